@@ -127,11 +127,12 @@ vllm_wheel() {
 }
 
 # The empty target holds no device code: the plugin brings its own. Without the skipped suffix pip
-# refuses the wheel, because its version (0.33.0+empty) is not that of the source archive.
+# refuses the wheel, because its version (0.33.0+empty) is not that of the source archive. pip's own
+# cache is left out: it does not know targets, and may hold a wheel built for another.
 build_vllm() {
     VLLM_TARGET_DEVICE=empty VLLM_SKIP_VERSION_SUFFIX=1 "$VENV/bin/python" -m pip wheel \
         --disable-pip-version-check --no-input --progress-bar off --no-deps --no-build-isolation \
-        --no-binary vllm --wheel-dir "$scratch" "$(pin vllm)" && mv "$scratch"/vllm-*.whl "$1"
+        --no-cache-dir --no-binary vllm --wheel-dir "$scratch" "$(pin vllm)" && mv "$scratch"/vllm-*.whl "$1"
 }
 
 install_package() {
