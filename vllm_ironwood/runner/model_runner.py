@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns what the scheduler decided into one dispatched program per step."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
+
+from vllm_ironwood.cache.config_builder import ATTENTION_GROUP, STATE_GROUP
+from vllm_ironwood.models.qwen3_5_moe.params import Params
+from vllm_ironwood.runner import step_layout
+from vllm_ironwood.runner.buckets import Bucket, BucketGrid
+from vllm_ironwood.runner.outputs import PendingOutput
+from vllm_ironwood.runner.programs import Programs, StepState
+from vllm_ironwood.runner.requests import RequestTable
+
+
+class ModelRunner:
+    """Owns the device state and the request table; calls go ``execute_model`` -> ``sample_tokens``.
+
+    Sampled tokens stay on the device for the next step, so a step can be dispatched before
+    the previous one has finished: the host never waits for a token to build an input.
+    """
+
+    def __init__(
+        self,
+        *,
+        params: Params,
+        state: StepState,
+        programs: Programs,
+        grid: BucketGrid,
+        requests: RequestTable,
+        num_pages: int,
+        num_slots: int,
+    ) -> None:
+        self._params = params
+        self._state = state
+        self._programs = programs
+        self._grid = grid
+        self._requests = requests
+        self._capacity = (num_pages, num_slots)
+        self._pending: PendingOutput | None = None
+
+    def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput | None:
+        """Dispatch the step. Its output is what :meth:`sample_tokens` returns next."""
+        self._update_requests(scheduled)
+        if scheduled.total_num_scheduled_tokens == 0:
+            return EMPTY_MODEL_RUNNER_OUTPUT
+        self._pending = self._dispatch(scheduled)
+        return None
+
+    def sample_tokens(self, grammar: GrammarOutput | None) -> PendingOutput:
+        """The output of the step that :meth:`execute_model` dispatched."""
+        if grammar is not None:
+            raise RuntimeError("structured output reached the runner; it is refused per request")
+        pending, self._pending = self._pending, None
+        if pending is None:
+            raise RuntimeError("sample_tokens was called with no step dispatched")
+        return pending
+
+    def warm_up(
+        self, buckets: Sequence[Bucket], *, threads: int, on_done: Callable[[Bucket], None]
+    ) -> None:
+        """Compile every bucket's program, then run each once on a step without requests."""
+        self._programs.compile(buckets, self._params, self._state, threads=threads, on_done=on_done)
+        for bucket in buckets:
+            packed, fields = self._new_buffer(bucket)
+            fields.row[:] = self._requests.capacity
+            self._state, outputs = self._programs.run(bucket, self._params, self._state, packed)
+            jax.block_until_ready(outputs)
+
+    def wait(self) -> None:
+        """Block until every dispatched step has finished."""
+        jax.block_until_ready(self._state)
+
+    def _update_requests(self, scheduled: SchedulerOutput) -> None:
+        requests = self._requests
+        for request_id in scheduled.finished_req_ids:
+            requests.remove(request_id)
+        for request_id in scheduled.preempted_req_ids or ():
+            requests.preempt(request_id)
+        for new in scheduled.scheduled_new_reqs:
+            requests.add(
+                new.req_id,
+                new.prompt_token_ids,
+                new.sampling_params,
+                new.num_computed_tokens,
+                new.block_ids[ATTENTION_GROUP],
+                new.block_ids[STATE_GROUP],
+            )
+        cached = scheduled.scheduled_cached_reqs
+        resumed = cached.resumed_req_ids
+        for i, request_id in enumerate(cached.req_ids):
+            blocks = cached.new_block_ids[i]
+            if request_id in resumed:
+                requests.resume(
+                    request_id,
+                    cached.all_token_ids[request_id],
+                    cached.num_computed_tokens[i],
+                    blocks[ATTENTION_GROUP],
+                    blocks[STATE_GROUP],
+                )
+            elif blocks is not None:
+                requests.append_blocks(request_id, blocks[ATTENTION_GROUP], blocks[STATE_GROUP])
+        requests.computed[requests.rows(cached.req_ids)] = cached.num_computed_tokens
+
+    def _dispatch(self, scheduled: SchedulerOutput) -> PendingOutput:
+        requests = self._requests
+        request_ids = list(scheduled.num_scheduled_tokens)
+        rows = requests.rows(request_ids)
+        new_tokens = np.fromiter(scheduled.num_scheduled_tokens.values(), np.int32)
+        # Kernels want the decodes first; a stable sort keeps the scheduler's order else.
+        order = np.argsort(new_tokens != 1, kind="stable")
+        if not (order[:-1] < order[1:]).all():
+            request_ids = [request_ids[i] for i in order]
+            rows, new_tokens = rows[order], new_tokens[order]
+
+        bucket = self._grid.pick(int(new_tokens.sum()), len(rows))
+        packed, fields = self._new_buffer(bucket)
+        _fill(fields, requests, rows, new_tokens)
+        self._check_capacity(fields, len(rows))
+        num_logprobs = int(requests.sampling["num_logprobs"][rows].max())
+        fields.want_logprobs[0] = num_logprobs >= 0
+
+        self._state, outputs = self._programs.run(bucket, self._params, self._state, packed)
+        sampled = fields.sample[: len(rows)] == 1
+        return PendingOutput(request_ids, sampled, outputs, num_logprobs)
+
+    def _new_buffer(self, bucket: Bucket) -> tuple[np.ndarray, step_layout.PackedFields]:
+        # Not reused: a transfer may still read the buffer of an earlier step.
+        pages_per_request = self._requests.pages.shape[1]
+        packed = np.zeros(step_layout.packed_size(bucket, pages_per_request), np.int32)
+        return packed, step_layout.host_views(packed, bucket, pages_per_request)
+
+    def _check_capacity(self, fields: step_layout.PackedFields, count: int) -> None:
+        """An id beyond its pool would silently read or write another request's memory."""
+        num_pages, num_slots = self._capacity
+        largest_slot = max(fields.state_read[:count].max(), fields.state_write[:count].max())
+        if fields.block_tables[:count].max() >= num_pages or largest_slot >= num_slots:
+            raise RuntimeError(
+                f"the scheduler handed out page {fields.block_tables[:count].max()} of {num_pages} "
+                f"or state slot {largest_slot} of {num_slots}"
+            )
+        if fields.state_write[:count].min() <= 0:
+            raise RuntimeError("a scheduled request has no state slot to write")
+
+
+def _fill(
+    fields: step_layout.PackedFields,
+    requests: RequestTable,
+    rows: np.ndarray,
+    new_tokens: np.ndarray,
+) -> None:
+    """Write a step's inputs; ``rows`` and ``new_tokens`` are ``[num_requests]``, decodes first."""
+    count = len(rows)
+    ends = np.cumsum(new_tokens, dtype=np.int32)
+    starts = ends - new_tokens
+    total = int(ends[-1])
+    context = requests.computed[rows]
+
+    request_of = np.repeat(np.arange(count, dtype=np.int32), new_tokens)
+    position = np.arange(total, dtype=np.int32) - starts[request_of] + context[request_of]
+    token_row = rows[request_of]
+    known = position < requests.known_len[token_row]
+    fields.token_ids[:total] = np.where(
+        known, requests.tokens[token_row, np.where(known, position, 0)], -1
+    )
+
+    fields.query_start[:count] = starts
+    fields.query_start[count:] = total
+    fields.context_len[:count] = context
+    fields.counts[:] = np.count_nonzero(new_tokens == 1), count
+    fields.block_tables[:count] = requests.pages[rows]
+    last = context + new_tokens - 1
+    block = requests.state_block_size
+    fields.state_read[:count] = requests.states[rows, np.maximum(context - 1, 0) // block]
+    fields.state_write[:count] = requests.states[rows, last // block]
+    fields.row[:count] = rows
+    fields.row[count:] = requests.capacity
+    fields.sample[:count] = context + new_tokens >= requests.known_len[rows]
+    sampling = requests.sampling[rows]
+    for name in ("temperature", "top_p", "top_k", "seed"):
+        getattr(fields, name)[:count] = sampling[name]
+    fields.top_p[count:] = 1.0

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a dispatched step's arrays to vLLM's output, when somebody asks for it."""
+
+import jax
+import numpy as np
+from vllm.v1.outputs import (
+    AsyncModelRunnerOutput,
+    KVConnectorOutput,
+    LogprobsLists,
+    ModelRunnerOutput,
+)
+
+from vllm_ironwood.runner.programs import StepOutputs
+
+
+class PendingOutput(AsyncModelRunnerOutput):
+    """A step in flight. Copies to the host start at once and are waited for at the end.
+
+    Args:
+        outputs: the program's outputs, ``R`` request rows, the first ``len(request_ids)``
+            of them real and in that order.
+        sampled: ``[len(request_ids)]`` bool: which requests got a token in this step.
+        num_logprobs: how many top logprobs to report at most, -1 = nobody asked.
+    """
+
+    def __init__(
+        self,
+        request_ids: list[str],
+        sampled: np.ndarray,
+        outputs: StepOutputs,
+        num_logprobs: int,
+    ) -> None:
+        self._request_ids = request_ids
+        self._sampled = sampled
+        self._outputs = outputs if num_logprobs >= 0 else outputs._replace(logprobs=())
+        self._num_logprobs = num_logprobs
+        for array in jax.tree.leaves(self._outputs):
+            array.copy_to_host_async()
+
+    def get_output(self) -> ModelRunnerOutput:
+        count = len(self._request_ids)
+        outputs = jax.tree.map(lambda a: np.asarray(a)[:count], self._outputs)
+        tokens = outputs.sampled.reshape(-1, 1).tolist()
+        if not self._sampled.all():
+            tokens = [t if s else [] for t, s in zip(tokens, self._sampled, strict=True)]
+        return ModelRunnerOutput(
+            req_ids=self._request_ids,
+            req_id_to_index={request_id: i for i, request_id in enumerate(self._request_ids)},
+            sampled_token_ids=tokens,
+            logprobs=self._logprobs_lists(outputs) if self._num_logprobs >= 0 else None,
+        )
+
+    def _logprobs_lists(self, outputs: StepOutputs) -> LogprobsLists:
+        columns = 1 + self._num_logprobs
+        return LogprobsLists(
+            logprob_token_ids=outputs.logprobs.token_ids[:, :columns],
+            logprobs=outputs.logprobs.logprobs[:, :columns],
+            sampled_token_ranks=outputs.logprobs.ranks,
+        )
+
+    def get_kv_connector_output(self) -> KVConnectorOutput | None:
+        return None

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step, one program: built for every bucket before the server says ready."""
+
+import functools
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from csrc_pallas.gated_delta_net.api import GdnSlots
+from csrc_pallas.ragged_batch import RaggedBatch
+from vllm_ironwood.models.qwen3_5_moe.config import ModelConfig
+from vllm_ironwood.models.qwen3_5_moe.model import Caches, StepInputs, compute_logits, forward
+from vllm_ironwood.models.qwen3_5_moe.params import Params
+from vllm_ironwood.runner import step_layout
+from vllm_ironwood.runner.buckets import Bucket
+from vllm_ironwood.runner.sampler import Logprobs, SamplingInputs, sample, top_logprobs
+
+
+class StepState(NamedTuple):
+    """What lives on the device from step to step; every program takes it over (donated)."""
+
+    caches: Caches
+    last_tokens: jax.Array  # [max_requests + 1] int32 by request row; the last is scratch
+
+
+class StepOutputs(NamedTuple):
+    """What the host may read of a step (``R`` request rows)."""
+
+    sampled: jax.Array  # [R] int32; meaningless where the step did not sample
+    logprobs: Logprobs  # zeros unless some request of the step asked for them
+
+
+class RecompilationError(RuntimeError):
+    """A step needed a program that was not compiled before ready."""
+
+
+def step(
+    config: ModelConfig,
+    bucket: Bucket,
+    pages_per_request: int,
+    max_logprobs: int,
+    params: Params,
+    state: StepState,
+    packed: jax.Array,
+) -> tuple[StepState, StepOutputs]:
+    """Run the model over a ragged batch and sample one token per finished request row.
+
+    Args:
+        packed: int32 vector laid out by :mod:`vllm_ironwood.runner.step_layout`.
+    """
+    fields = step_layout.unpack(packed, bucket, pages_per_request)
+    batch = RaggedBatch(
+        query_start=fields.query_start,
+        context_len=fields.context_len,
+        num_decodes=fields.counts[0],
+        num_requests=fields.counts[1],
+    )
+    inputs = StepInputs(
+        token_ids=_with_tokens_on_device(fields, state.last_tokens),
+        batch=batch,
+        block_tables=fields.block_tables,
+        slots=GdnSlots(
+            read=fields.state_read,
+            write=fields.state_write,
+            has_initial_state=fields.context_len > 0,
+        ),
+    )
+    hidden, caches = forward(config, params, state.caches, inputs)
+
+    end = fields.query_start[1:]
+    logits = compute_logits(config, params, hidden[jnp.maximum(end - 1, 0)])
+    sampled = sample(
+        logits,
+        SamplingInputs(
+            temperature=fields.temperature,
+            top_k=fields.top_k,
+            top_p=fields.top_p,
+            seed=fields.seed,
+            position=fields.context_len + end - fields.query_start[:-1],
+        ),
+    )
+    scratch_row = state.last_tokens.shape[0] - 1
+    row = jnp.where(fields.sample == 1, fields.row, scratch_row)
+    logprobs = functools.partial(top_logprobs, logits, sampled, max_logprobs)
+    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(logprobs))
+    outputs = StepOutputs(
+        sampled=sampled,
+        logprobs=lax.cond(fields.want_logprobs[0] == 1, logprobs, lambda: nothing),
+    )
+    return StepState(caches, state.last_tokens.at[row].set(sampled)), outputs
+
+
+def _with_tokens_on_device(fields: step_layout.PackedFields, last_tokens: jax.Array) -> jax.Array:
+    """Token ids ``[T]``, those the host does not know yet taken from the previous step.
+
+    Such a token is always the first, and only, row of its request in the step.
+    """
+    ids = fields.token_ids
+    start, end = fields.query_start[:-1], fields.query_start[1:]
+    first = jnp.minimum(start, ids.shape[0] - 1)
+    unknown = (start < end) & (ids[first] < 0)
+    target = jnp.where(unknown, first, ids.shape[0])
+    return ids.at[target].set(last_tokens[fields.row], mode="drop")
+
+
+class Programs:
+    """The compiled programs by bucket, and the only place that compiles one.
+
+    After :meth:`seal` a missing bucket is an error when ``forbid_recompilation`` is set;
+    otherwise it is compiled, counted and reported through ``on_late_compile``.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        pages_per_request: int,
+        max_logprobs: int,
+        forbid_recompilation: bool,
+        on_late_compile: Callable[[Bucket, float], None],
+    ) -> None:
+        self._config = config
+        self._pages_per_request = pages_per_request
+        self._max_logprobs = max_logprobs
+        self._forbid = forbid_recompilation
+        self._on_late_compile = on_late_compile
+        self._compiled: dict[Bucket, Callable] = {}
+        self._sealed = False
+        self.num_late_compiles = 0
+
+    def compile(
+        self,
+        buckets: Iterable[Bucket],
+        params: Params,
+        state: StepState,
+        *,
+        threads: int,
+        on_done: Callable[[Bucket], None],
+    ) -> None:
+        """Compile every bucket's program; tracing holds the interpreter, XLA does not."""
+        with ThreadPoolExecutor(threads) as pool:
+
+            def build(bucket: Bucket) -> None:
+                self._compiled[bucket] = self._lower(bucket, params, state).compile()
+                on_done(bucket)
+
+            list(pool.map(build, buckets))
+
+    def seal(self) -> None:
+        """Ready is about to be announced: from here on a compile is a fault."""
+        self._sealed = True
+
+    def run(
+        self, bucket: Bucket, params: Params, state: StepState, packed: jax.Array
+    ) -> tuple[StepState, StepOutputs]:
+        """Dispatch a step.
+
+        Raises:
+            RecompilationError: the bucket has no program and ``forbid_recompilation`` is set.
+        """
+        program = self._compiled.get(bucket)
+        if program is None:
+            program = self._compile_late(bucket, params, state)
+        return program(params, state, packed)
+
+    def _compile_late(self, bucket: Bucket, params: Params, state: StepState) -> Callable:
+        if self._sealed and self._forbid:
+            raise RecompilationError(
+                f"a step of {bucket.tokens} tokens and {bucket.requests} requests has no program, "
+                "and forbid_recompilation is set"
+            )
+        start = time.perf_counter()
+        self._compiled[bucket] = self._lower(bucket, params, state).compile()
+        if self._sealed:
+            self.num_late_compiles += 1
+            self._on_late_compile(bucket, time.perf_counter() - start)
+        return self._compiled[bucket]
+
+    def _lower(self, bucket: Bucket, params: Params, state: StepState) -> jax.stages.Lowered:
+        packed = jax.ShapeDtypeStruct(
+            (step_layout.packed_size(bucket, self._pages_per_request),), jnp.int32
+        )
+        program = functools.partial(
+            step, self._config, bucket, self._pages_per_request, self._max_logprobs
+        )
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), (params, state)
+        )
+        return jax.jit(program, donate_argnums=(1,)).lower(*shapes, packed)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling on the device: greedy, temperature, top-k, top-p, and logprobs of the choice."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+# vLLM treats a temperature below this as greedy (its sampling parameters' own threshold).
+GREEDY_BELOW = 1e-5
+
+
+class SamplingInputs(NamedTuple):
+    """One row per request (``R`` rows)."""
+
+    temperature: jax.Array  # [R] float32; < 1e-5: greedy
+    top_k: jax.Array  # [R] int32; 0: all
+    top_p: jax.Array  # [R] float32 in (0, 1]
+    seed: jax.Array  # [R] uint32: the request's random stream
+    position: jax.Array  # [R] int32: of the token being sampled: the stream's counter
+
+
+class Logprobs(NamedTuple):
+    """Of the sampled token, then of the most likely ones (``K`` of them)."""
+
+    token_ids: jax.Array  # [R, 1 + K] int32
+    logprobs: jax.Array  # [R, 1 + K] float32
+    ranks: jax.Array  # [R] int32, 1 = most likely
+
+
+def sample(logits: jax.Array, inputs: SamplingInputs) -> jax.Array:
+    """Draw one token per row.
+
+    A draw depends on the row's logits, seed and position alone: not on the batch, the
+    bucket, or how the prompt was cut into steps.
+
+    Args:
+        logits: ``[R, V]`` float32.
+
+    Returns:
+        ``[R]`` int32 token ids.
+    """
+    greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    is_greedy = inputs.temperature < GREEDY_BELOW
+
+    def draw(_) -> jax.Array:
+        temperature = jnp.where(is_greedy, 1.0, inputs.temperature)
+        scaled = logits / temperature[:, None]
+        kept = _keep_top_k_top_p(scaled, inputs.top_k, inputs.top_p)
+        drawn = jnp.argmax(kept + _gumbel(inputs, logits.shape[-1]), axis=-1)
+        return jnp.where(is_greedy, greedy, drawn.astype(jnp.int32))
+
+    # A batch of greedy requests pays for no sort and no random numbers.
+    return lax.cond(jnp.all(is_greedy), lambda _: greedy, draw, None)
+
+
+def _keep_top_k_top_p(logits: jax.Array, top_k: jax.Array, top_p: jax.Array) -> jax.Array:
+    """Set what top-k, then top-p, leave out to -inf.
+
+    Top-p keeps the smallest set of most likely tokens whose probability, renormalised
+    after top-k, reaches ``top_p``; ties with the last one kept stay (nucleus sampling,
+    Holtzman et al. 2020, arXiv 1904.09751).
+    """
+    vocab = logits.shape[-1]
+    descending = -jnp.sort(-logits, axis=-1)
+    k = jnp.where((top_k <= 0) | (top_k > vocab), vocab, top_k)
+    in_top_k = jnp.arange(vocab)[None, :] < k[:, None]
+    probs = jax.nn.softmax(jnp.where(in_top_k, descending, -jnp.inf), axis=-1)
+    mass_before = jnp.cumsum(probs, axis=-1) - probs
+    # Rounding can leave mass_before below 1 at the far end only; top_p = 1 keeps all.
+    in_top_p = (mass_before < top_p[:, None]) | (top_p[:, None] >= 1.0)
+    num_kept = jnp.sum(in_top_k & in_top_p, axis=-1)
+    threshold = jnp.take_along_axis(descending, jnp.maximum(num_kept - 1, 0)[:, None], axis=-1)
+    return jnp.where(logits >= threshold, logits, -jnp.inf)
+
+
+def _gumbel(inputs: SamplingInputs, vocab: int) -> jax.Array:
+    """``[R, V]`` Gumbel noise: ``argmax(logits + noise)`` draws from ``softmax(logits)``.
+
+    (Gumbel-max; Maddison et al. 2014, arXiv 1411.0030.)
+    """
+
+    def one(seed: jax.Array, position: jax.Array) -> jax.Array:
+        key = jax.random.fold_in(jax.random.key(seed), position)
+        return jax.random.gumbel(key, (vocab,), jnp.float32)
+
+    return jax.vmap(one)(inputs.seed, inputs.position)
+
+
+def top_logprobs(logits: jax.Array, sampled: jax.Array, num: int) -> Logprobs:
+    """Log-probabilities of the model's own distribution, before any sampling parameter.
+
+    Args:
+        logits: ``[R, V]`` float32.
+        sampled: ``[R]`` int32.
+        num: how many of the most likely tokens to report.
+    """
+    logprobs = jax.nn.log_softmax(logits, axis=-1)
+    chosen = jnp.take_along_axis(logprobs, sampled[:, None], axis=-1)
+    values, ids = lax.top_k(logprobs, min(num, logits.shape[-1]))
+    return Logprobs(
+        token_ids=jnp.concatenate([sampled[:, None], ids.astype(jnp.int32)], axis=-1),
+        logprobs=jnp.concatenate([chosen, values], axis=-1),
+        ranks=jnp.sum(logprobs > chosen, axis=-1).astype(jnp.int32) + 1,
+    )

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker: one process's devices, weights, caches and programs, behind vLLM's interface."""
+
+import math
+import os
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import torch
+from tqdm import tqdm
+from vllm.logger import init_logger
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
+from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
+from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
+
+from vllm_ironwood import devices
+from vllm_ironwood.cache.config_builder import STATE_GROUP
+from vllm_ironwood.cache.plan import CachePlan, plan_caches
+from vllm_ironwood.cache.state_spec import GdnStateSpec
+from vllm_ironwood.config import IronwoodConfig
+from vllm_ironwood.models.qwen3_5_moe.config import ModelConfig
+from vllm_ironwood.models.qwen3_5_moe.model import init_caches
+from vllm_ironwood.models.qwen3_5_moe.params import Params
+from vllm_ironwood.models.qwen3_5_moe.weights import load_params
+from vllm_ironwood.runner.buckets import Bucket, BucketGrid
+from vllm_ironwood.runner.model_runner import ModelRunner
+from vllm_ironwood.runner.programs import Programs, StepState
+from vllm_ironwood.runner.requests import RequestTable
+
+logger = init_logger("vllm.ironwood.worker")
+
+# On the CPU a program that is too large costs less than one more program to compile.
+BUCKET_GROWTH = {"tpu": 2, "cpu": 4}
+
+TORCH_DTYPE = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+class IronwoodWorker(WorkerBase):
+    """Serves one model on the JAX devices of this process."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.config = IronwoodConfig.from_vllm_config(self.vllm_config)
+        self.model: ModelConfig = ModelConfig.from_hf(self.model_config.hf_config.to_dict())
+        self._devices: list[jax.Device] = []
+        self._params: Params | None = None
+        self._plan: CachePlan | None = None
+        self._programs: Programs | None = None
+        self._grid: BucketGrid | None = None
+        self.model_runner: ModelRunner | None = None
+
+    # Start: the calls come in this order.
+
+    def init_device(self) -> None:
+        self._devices = devices.select_device(self.config)
+        logger.info("%s", self.config.describe(self._devices))
+
+    def load_model(self, *, load_dummy_weights: bool = False) -> None:
+        """Read the checkpoint into device memory.
+
+        Raises:
+            CheckpointError: the checkpoint is not one of a Qwen 3.5 MoE, or is damaged.
+        """
+        start = time.perf_counter()
+        self._params = load_params(
+            self.model,
+            Path(self.model_config.model),
+            self._dtype,
+            progress=self.load_config.use_tqdm_on_load,
+        )
+        jax.block_until_ready(self._params)
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(self._params))
+        seconds = time.perf_counter() - start
+        logger.info("Loaded %.2f GiB of weights in %.1f s", size / 2**30, seconds)
+
+    def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
+        model, cache = self.model, self.cache_config
+        self._plan = self._plan_caches()
+        attention = FullAttentionSpec(
+            block_size=cache.block_size,
+            num_kv_heads=model.num_kv_heads,
+            head_size=model.head_dim,
+            dtype=TORCH_DTYPE[self._dtype.name],
+        )
+        conv_shape, state_shape = self._state_shapes()
+        state = GdnStateSpec(
+            block_size=self._state_block_size,
+            shapes=(conv_shape, state_shape),
+            dtypes=(TORCH_DTYPE[self._dtype.name], TORCH_DTYPE[self._state_dtype.name]),
+            mamba_cache_mode=cache.mamba_cache_mode,
+            num_slots=self._plan.num_slots,
+        )
+        return {
+            f"model.layers.{i}.{kind}": state if kind == "linear_attention" else attention
+            for i, kind in enumerate(model.layer_types)
+        }
+
+    def get_supported_kv_cache_layouts(self) -> list[str]:
+        return ["NHD"]
+
+    def determine_available_memory(self) -> int:
+        """Bytes for attention pages; the state slots are already taken out."""
+        return self._plan.page_bytes
+
+    def update_max_model_len(self, max_model_len: int) -> None:
+        self.model_config.max_model_len = max_model_len
+
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
+        """Allocate the caches and a runner that owns them; may be called again."""
+        num_pages = kv_cache_config.num_blocks
+        num_slots = kv_cache_config.kv_cache_groups[STATE_GROUP].kv_cache_spec.num_slots
+        max_requests = self.scheduler_config.max_num_seqs
+        caches = init_caches(
+            self.model,
+            num_pages=num_pages,
+            page_size=self.cache_config.block_size,
+            num_slots=num_slots,
+            dtype=self._dtype,
+            state_dtype=self._state_dtype,
+        )
+        state = StepState(caches, jnp.zeros(max_requests + 1, jnp.int32))
+        requests = RequestTable(
+            max_requests=max_requests,
+            max_model_len=self.model_config.max_model_len,
+            block_size=self.cache_config.block_size,
+            state_block_size=self._state_block_size,
+            engine_seed=self.model_config.seed,
+        )
+        self._grid = BucketGrid(
+            max_tokens=self.scheduler_config.max_num_batched_tokens,
+            max_requests=max_requests,
+            growth=BUCKET_GROWTH[self._devices[0].platform],
+        )
+        self._programs = Programs(
+            self.model,
+            pages_per_request=requests.pages.shape[1],
+            max_logprobs=self.model_config.max_logprobs,
+            forbid_recompilation=self.config.forbid_recompilation,
+            on_late_compile=_log_late_compile,
+        )
+        self.model_runner = ModelRunner(
+            params=self._params,
+            state=state,
+            programs=self._programs,
+            grid=self._grid,
+            requests=requests,
+            num_pages=num_pages,
+            num_slots=num_slots,
+        )
+
+    def compile_or_warm_up_model(self) -> CompilationTimes:
+        """Compile the whole grid and run each program once, before ready is announced."""
+        start = time.perf_counter()
+        buckets = list(self._grid)
+        with tqdm(total=len(buckets), desc="Compiling", unit="program") as bar:
+            self.model_runner.warm_up(
+                buckets, threads=os.cpu_count() or 1, on_done=lambda bucket: bar.update()
+            )
+        self._programs.seal()
+        seconds = time.perf_counter() - start
+        logger.info("Compiled %d programs in %.1f s", len(buckets), seconds)
+        return CompilationTimes(language_model=seconds, encoder=0.0)
+
+    def get_supported_tasks(self) -> tuple[str, ...]:
+        return ("generate",)
+
+    # Serving.
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput | None:
+        return self.model_runner.execute_model(scheduler_output)
+
+    def sample_tokens(self, grammar_output: GrammarOutput | None) -> AsyncModelRunnerOutput:
+        return self.model_runner.sample_tokens(grammar_output)
+
+    def synchronize_device(self) -> None:
+        self.model_runner.wait()
+
+    def shutdown(self) -> None:
+        """Let the last step finish, then drop weights and caches."""
+        if self.model_runner is not None:
+            self.model_runner.wait()
+        self.model_runner = self._programs = self._params = None
+
+    # Sizes.
+
+    @property
+    def _dtype(self) -> jnp.dtype:
+        return jnp.dtype(str(self.model_config.dtype).removeprefix("torch."))
+
+    @property
+    def _state_dtype(self) -> jnp.dtype:
+        name = self.cache_config.mamba_ssm_cache_dtype
+        return jnp.dtype("float32" if name == "auto" else name)
+
+    @property
+    def _state_block_size(self) -> int:
+        return self.cache_config.mamba_block_size or self.model_config.max_model_len
+
+    def _state_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Conv and recurrent state of one layer and slot."""
+        model = self.model
+        return (
+            (model.linear_conv_width - 1, model.conv_channels),
+            (model.linear_num_value_heads, model.linear_key_head_dim, model.linear_value_head_dim),
+        )
+
+    def _plan_caches(self) -> CachePlan:
+        model, page_size = self.model, self.cache_config.block_size
+        conv, state = (math.prod(shape) for shape in self._state_shapes())
+        per_layer = conv * self._dtype.itemsize + state * self._state_dtype.itemsize
+        page = 2 * page_size * model.num_kv_heads * model.head_dim * self._dtype.itemsize
+        return plan_caches(
+            budget=self.cache_config.kv_cache_memory_bytes
+            or devices.cache_budget(
+                self._devices, self.config, self.cache_config.gpu_memory_utilization
+            ),
+            bytes_per_slot=model.num_gdn_layers * per_layer,
+            bytes_per_page=model.num_attention_layers * page,
+            pages_per_request=-(-self.model_config.max_model_len // page_size),
+            max_requests=self.scheduler_config.max_num_seqs,
+            prefix_caching=self.cache_config.enable_prefix_caching,
+            num_slots=self.config.state_slots,
+        )
+
+
+def _log_late_compile(bucket: Bucket, seconds: float) -> None:
+    logger.warning(
+        "Compiled a program for %d tokens and %d requests while serving (%.1f s): "
+        "it should have been compiled before ready",
+        bucket.tokens,
+        bucket.requests,
+        seconds,
+    )
