@@ -33,9 +33,11 @@ setup(
     package_data={"": ["*.json", "*.jinja"]},
     install_requires=[
         PINS["vllm"],
+        PINS["torch"],
         PINS["jax"],
         "ml_dtypes>=0.5",
         "numpy>=2.0",
+        "packaging>=24",
         "rich>=13.8",
         "safetensors>=0.6.2",
         "tqdm>=4.66",

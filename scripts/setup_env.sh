@@ -9,6 +9,7 @@ set -euo pipefail
 readonly ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 readonly VENV="$ROOT/.venv"
 readonly PINS="$ROOT/requirements/pins.txt"
+readonly LOCK="$ROOT/requirements/lock.txt"
 readonly LOG="$VENV/setup.log"
 readonly STAMP="$VENV/.setup-stamp"
 readonly WHEELS="${XDG_CACHE_HOME:-$HOME/.cache}/vllm-ironwood/wheels"
@@ -30,7 +31,7 @@ pin() {
 
 # What the environment is made of, as one line. The path is part of it: a .venv cannot be moved.
 fingerprint() {
-    cat "$PINS" "$ROOT/setup.py" "$ROOT/scripts/setup_env.sh" <(echo "$ROOT") | sha256sum | cut -c1-64
+    cat "$PINS" "$LOCK" "$ROOT/setup.py" "$ROOT/scripts/setup_env.sh" <(echo "$ROOT") | sha256sum | cut -c1-64
 }
 
 # `run_step MESSAGE COMMAND...`: number, message, seconds; output to the log; a failure explained.
@@ -104,7 +105,7 @@ make_venv() {
 
 pip_install() {
     "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
-        --constraint "$PINS" "$@"
+        --constraint "$PINS" --constraint "$LOCK" "$@"
 }
 
 install_torch() {
