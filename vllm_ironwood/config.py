@@ -5,6 +5,7 @@ Everything that vLLM has an argument for is read from vLLM's own configuration. 
 needed for speed: the defaults are the fast path.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from vllm_ironwood.devices import DEVICE_CHOICES
 from vllm_ironwood.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import jax
     from vllm.config import VllmConfig
 
 
@@ -68,10 +70,12 @@ class IronwoodConfig:
         """The settings inside a vLLM configuration (see :meth:`from_additional_config`)."""
         return cls.from_additional_config(vllm_config.additional_config)
 
-    def describe(self) -> str:
-        """One line for the log: every setting with its value."""
-        values = (f"{field.name}={getattr(self, field.name)}" for field in fields(self))
-        return "vllm-ironwood settings: " + ", ".join(values)
+    def describe(self, devices: "list[jax.Device]") -> str:
+        """One line for the log: the devices in use and every setting with its value."""
+        kinds = Counter(device.device_kind for device in devices)
+        found = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+        values = ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+        return f"vllm-ironwood runs on {found} with {values}"
 
 
 def _is_flag(value: Any) -> bool:

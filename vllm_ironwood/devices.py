@@ -73,7 +73,9 @@ def tpu_attached() -> bool:
 
 def libtpu_installed() -> bool:
     """Whether JAX will find the TPU runtime (not whether it starts)."""
-    return bool(os.environ.get("TPU_LIBRARY_PATH")) or importlib.util.find_spec("libtpu") is not None
+    return (
+        bool(os.environ.get("TPU_LIBRARY_PATH")) or importlib.util.find_spec("libtpu") is not None
+    )
 
 
 def select_device(config: "IronwoodConfig") -> "list[jax.Device]":
@@ -94,6 +96,22 @@ def select_device(config: "IronwoodConfig") -> "list[jax.Device]":
         return jax.local_devices(backend=device)
     except RuntimeError as error:
         raise ConfigurationError(f"JAX cannot use the {device.upper()}: {error}") from error
+
+
+def cache_budget(
+    devices: "list[jax.Device]", config: "IronwoodConfig", memory_utilization: float
+) -> int:
+    """Bytes for attention pages and GDN states together, once the weights are loaded.
+
+    Args:
+        devices: those of :func:`select_device`.
+        memory_utilization: vLLM's ``gpu_memory_utilization``, the share of a TPU's memory
+            that weights and caches may take. The CPU follows ``cpu_cache_gib``.
+    """
+    if devices[0].platform == "cpu":
+        return int(config.cpu_cache_gib * 2**30)
+    stats = devices[0].memory_stats()
+    return int(stats["bytes_limit"] * memory_utilization) - stats["bytes_in_use"]
 
 
 def _pci_id(path: str) -> str:

@@ -15,7 +15,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.models import ModelRegistry
 
 from vllm_ironwood.errors import install_excepthook
-from vllm_ironwood.refusals import SUPPORTED_ARCHITECTURES
+from vllm_ironwood.refused_configurations import SUPPORTED_ARCHITECTURES
 
 logger = init_logger("vllm.ironwood.registration")
 

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which fields of a request are honoured and which are refused: none is ignored.
+
+A refused field makes that request an HTTP 400 (an exception of ``LLM.generate``) when its
+value is not the default; the others go on. Every field of vLLM's ``SamplingParams`` is in one
+of the two tables below; a test fails for a field that is in neither.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import SamplingParams
+
+from vllm_ironwood.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
+
+# Field -> who honours it.
+HONOURED: Mapping[str, str] = {
+    "n": "vLLM's front end: one request each",
+    "temperature": "the sampler, on the device",
+    "top_p": "the sampler, on the device",
+    "top_k": "the sampler, on the device",
+    "seed": "the sampler, on the device: a stream of its own for each request",
+    "logprobs": "the sampler, on the device; up to --max-logprobs (-1, all, is refused)",
+    "stop": "vLLM's detokenizer",
+    "stop_token_ids": "vLLM's scheduler",
+    "ignore_eos": "vLLM's scheduler",
+    "max_tokens": "vLLM's scheduler",
+    "repetition_detection": "vLLM's scheduler",
+    "skip_reading_prefix_cache": "vLLM's cache manager",
+    "flat_logprobs": "vLLM's front end",
+    "detokenize": "vLLM's front end",
+    "skip_special_tokens": "vLLM's front end",
+    "spaces_between_special_tokens": "vLLM's front end",
+    "include_stop_str_in_output": "vLLM's front end",
+    "output_kind": "vLLM's front end",
+    "stream_interval": "vLLM's front end",
+    "skip_clone": "vLLM's front end",
+    "output_text_buffer_length": "derived by vLLM",
+    "_eos_token_id": "derived by vLLM",
+    "_all_stop_token_ids": "derived by vLLM",
+    "_bad_words_token_ids": "derived by vLLM",
+    "_watermarking_skipped": "derived by vLLM",
+}
+
+
+def _unless(*defaults: Any) -> Callable[[Any], bool]:
+    return lambda value: value not in defaults
+
+
+def _if_given(value: Any) -> bool:
+    return value is not None
+
+
+def _if_not_empty(value: Any) -> bool:
+    return bool(value)
+
+
+# Field -> whether a value asks for something (the defaults ask for nothing).
+REFUSED: Mapping[str, Callable[[Any], bool]] = {
+    "min_tokens": _unless(0),
+    "min_p": _unless(0.0),
+    "presence_penalty": _unless(0.0),
+    "frequency_penalty": _unless(0.0),
+    "repetition_penalty": _unless(1.0),
+    "logit_bias": _if_not_empty,
+    "allowed_token_ids": _if_given,
+    "bad_words": _if_not_empty,
+    "structured_outputs": _if_given,
+    "thinking_token_budget": _if_given,
+    "prompt_logprobs": _if_given,
+    "prompt_logprob_token_ids": _if_given,
+    "prompt_logprob_start": _if_given,
+    "logprob_token_ids": _if_not_empty,
+    "extra_args": _if_not_empty,
+    "watermarking": _unless(None, False),
+    "routed_experts_prompt_start": _unless(0),
+    "trace_decode_token_ids": _if_not_empty,
+}
+
+# Names that clients know, where they differ from the field's.
+_ALSO_CALLED: Mapping[str, str] = {
+    "structured_outputs": "response_format, structured_outputs, or a required tool call",
+    "extra_args": "vllm_xargs or kv_transfer_params",
+    "prompt_logprobs": "prompt_logprobs, or echo with logprobs",
+}
+
+
+class UnsupportedRequestError(VLLMValidationError, ValueError):
+    """A request asks for what is not supported yet: HTTP 400 with the field as ``param``."""
+
+
+def check(processed_inputs: Mapping[str, Any], params: Any) -> None:
+    """Refuse a request that asks for anything that would be ignored.
+
+    Args:
+        processed_inputs: the prompt as vLLM's renderer left it.
+        params: ``SamplingParams`` or ``PoolingParams``.
+
+    Raises:
+        UnsupportedRequestError: names the field.
+    """
+    kind = processed_inputs.get("type")
+    if kind != "token":
+        raise UnsupportedRequestError(
+            f"only text and token prompts are supported, not {kind!r} inputs", parameter="prompt"
+        )
+    if not isinstance(params, SamplingParams):
+        raise UnsupportedRequestError("only generation is supported, not pooling or embedding")
+    for field, asks in REFUSED.items():
+        value = getattr(params, field)
+        if asks(value):
+            raise _refusal(field, value)
+    if params.logprobs == -1:
+        raise UnsupportedRequestError(
+            "logprobs=-1 (all of the vocabulary) is not supported; "
+            "ask for a number up to the server's --max-logprobs",
+            parameter="logprobs",
+        )
+
+
+def check_defaults(model_config: "ModelConfig") -> None:
+    """Refuse to start when the server's own sampling defaults would fail every request.
+
+    They come from the model's generation_config.json and ``--override-generation-config``.
+
+    Raises:
+        ConfigurationError: names the field.
+    """
+    for field, value in model_config.get_diff_sampling_param().items():
+        if field in REFUSED and REFUSED[field](value):
+            raise ConfigurationError(
+                f"{field}={value} is the server's default for requests (generation_config.json or "
+                f"--override-generation-config) and is not supported yet; "
+                f"override it, or start with --generation-config vllm"
+            )
+
+
+def _refusal(field: str, value: Any) -> UnsupportedRequestError:
+    name = _ALSO_CALLED.get(field, field)
+    shown = repr(value) if isinstance(value, (int, float, bool)) else "given"
+    return UnsupportedRequestError(
+        f"{name} is not supported yet ({field} is {shown}); leave it out", parameter=field
+    )
