@@ -34,32 +34,24 @@ def test_the_sources_keep_every_import_rule():
 @pytest.mark.parametrize(
     ("module", "statement", "contract"),
     [
-        ("csrc_pallas/kernel.py", "import torch", "csrc_pallas knows JAX only"),
-        ("csrc_pallas/kernel.py", "from vllm.config import VllmConfig", "csrc_pallas knows JAX"),
-        ("csrc_pallas/kernel.py", "import vllm_ironwood.models", "csrc_pallas knows JAX only"),
-        ("vllm_ironwood/models/model.py", "import vllm", "vLLM is known only"),
-        ("vllm_ironwood/parallel/mesh.py", "def f():\n    import vllm", "vLLM is known only"),
-        ("vllm_ironwood/checkpoints/make.py", "import vllm.config", "vLLM is known only"),
-        ("vllm_ironwood/models/model.py", "import torch", "torch is known only"),
-        ("vllm_ironwood/models/model.py", "import vllm_ironwood.runner.batch", "serving stands on"),
-        ("vllm_ironwood/cache/slots.py", "import vllm_ironwood.runner.batch", "serving stands on"),
+        ("csrc_pallas/x.py", "import torch", "csrc_pallas knows JAX only"),
+        ("csrc_pallas/x.py", "from vllm.config import VllmConfig", "csrc_pallas knows JAX only"),
+        ("csrc_pallas/x.py", "import vllm_ironwood.models", "csrc_pallas knows JAX only"),
+        ("vllm_ironwood/models/x.py", "import vllm", "vLLM is known only"),
+        ("vllm_ironwood/models/x.py", "def f():\n    import vllm.config", "vLLM is known only"),
+        ("vllm_ironwood/checkpoints/x.py", "import vllm", "vLLM is known only"),
+        ("vllm_ironwood/x.py", "import vllm", "vLLM is known only"),
+        ("vllm_ironwood/models/x.py", "import torch", "torch is known only"),
+        ("vllm_ironwood/models/x.py", "import vllm_ironwood.runner.buckets", "serving stands on"),
+        ("vllm_ironwood/cache/x.py", "import vllm_ironwood.runner.buckets", "serving stands on"),
     ],
 )
 def test_a_forbidden_import_breaks_its_contract(tmp_path, module, statement, contract):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for file in (
-        "csrc_pallas/__init__.py",
-        "vllm_ironwood/__init__.py",
-        "vllm_ironwood/cache/__init__.py",
-        "vllm_ironwood/checkpoints/__init__.py",
-        "vllm_ironwood/models/__init__.py",
-        "vllm_ironwood/parallel/__init__.py",
-        "vllm_ironwood/runner/__init__.py",
-        "vllm_ironwood/runner/batch.py",
-    ):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).touch()
-    assert lint_imports(tmp_path).returncode == 0
+    for package in ("csrc_pallas", "vllm_ironwood"):
+        shutil.copytree(
+            ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     (tmp_path / module).write_text(statement + "\n")
 
     result = lint_imports(tmp_path)
