@@ -6,6 +6,7 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
+from vllm_ironwood import checkpoints
 from vllm_ironwood.cli import doctor
 
 
@@ -22,6 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"vllm-ironwood {version()}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     doctor.add_parser(subparsers)
+    checkpoints.add_parser(subparsers)
     return parser
 
 

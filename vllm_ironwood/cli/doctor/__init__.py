@@ -33,13 +33,14 @@ def run(arguments: argparse.Namespace) -> int:
     from vllm_ironwood.cli.doctor.plugins import check_plugins
     from vllm_ironwood.cli.doctor.software import check_software
 
-    findings = [
-        *check_software(),
-        *check_plugins(),
-        *check_devices(),
-        *check_machine(),
-        *check_environment(os.environ),
-    ]
+    with Console(stderr=True).status("looking at the installation ..."):
+        findings = [
+            *check_software(),
+            *check_plugins(),
+            *check_devices(),
+            *check_machine(),
+            *check_environment(os.environ),
+        ]
     if arguments.json:
         print(report.to_json(findings))
     else:

@@ -1,73 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices there are, which of them JAX can use, and what `--device` would choose."""
+"""Which devices JAX can use, and what each choice of `--device` comes to."""
 
-from pathlib import Path
-from typing import NamedTuple
+import os
+from collections import Counter
+from collections.abc import Iterable
 
+from vllm_ironwood import devices
 from vllm_ironwood.cli.doctor.findings import Finding, Status
 from vllm_ironwood.cli.doctor.probe import ProbeError, run_probe
-from vllm_ironwood.cli.doctor.software import installed_version, wanted_requirements
+from vllm_ironwood.errors import ConfigurationError
 
 SECTION = "devices"
-PCI_DEVICES = Path("/sys/bus/pci/devices")
-GOOGLE = "0x1ae0"  # PCI vendor of TPU chips
 
 JAX_PROGRAM = """
 import json, jax
-print(json.dumps([[device.platform, device.device_kind] for device in jax.devices()]))
+print(json.dumps([device.device_kind for device in jax.devices({backend})]))
 """
 
 
-class JaxDevice(NamedTuple):
-    """A device as JAX names it: platform "tpu" or "cpu", kind such as "TPU7x"."""
-
-    platform: str
-    kind: str
-
-
 def check_devices() -> list[Finding]:
-    """Chips on the bus, devices in JAX, and what each choice of `--device` comes to."""
-    chips = count_google_chips(PCI_DEVICES)
-    findings = [Finding(SECTION, "TPU chips", f"{chips} on the PCI bus")]
+    """Findings on the devices of this machine and on what vLLM would choose."""
+    tpu = check_jax("tpu") if devices.tpu_attached() else Finding(SECTION, "tpu", "none attached")
+    return [tpu, check_jax("cpu"), *map(check_choice, devices.DEVICE_CHOICES)]
+
+
+def check_jax(platform: str) -> Finding:
+    """Does JAX start `platform` ("cpu" or "tpu"), and with which devices?"""
     try:
-        found = [JaxDevice(*device) for device in run_probe(JAX_PROGRAM)]
+        kinds = run_probe(JAX_PROGRAM.format(backend=repr(platform)))
     except ProbeError as error:
-        value = f"no devices: {error}"
-        return [*findings, Finding(SECTION, "JAX", value, Status.ERROR, jax_remedy(chips))]
-    return [*findings, check_jax_devices(chips, found), *check_choices(found)]
+        value = f"JAX cannot use it: {error}"
+        return Finding(SECTION, platform, value, Status.ERROR, jax_remedy(platform))
+    return Finding(SECTION, platform, describe(kinds))
 
 
-def count_google_chips(directory: Path) -> int:
-    """Number of PCI devices whose vendor is that of TPU chips."""
-    vendors = (path.read_text().strip() for path in directory.glob("*/vendor"))
-    return sum(vendor == GOOGLE for vendor in vendors)
+def describe(kinds: Iterable[str]) -> str:
+    """Device kinds with their number: "4 x TPU7x"."""
+    return ", ".join(f"{count} x {kind}" for kind, count in Counter(kinds).items())
 
 
-def check_jax_devices(chips: int, found: list[JaxDevice]) -> Finding:
-    """A machine with chips must show TPU devices."""
-    counts = {device: found.count(device) for device in found}
-    value = ", ".join(f"{count} x {device.kind}" for device, count in counts.items())
-    if chips and not any(device.platform == "tpu" for device in found):
-        value += " (the TPU is not used)"
-        return Finding(SECTION, "JAX", value, Status.ERROR, jax_remedy(chips))
-    return Finding(SECTION, "JAX", value)
-
-
-def jax_remedy(chips: int) -> str:
-    """What to do when JAX shows no device, or no TPU on a machine that has one."""
-    if not chips:
-        return "look at the software and environment sections"
-    if installed_version("libtpu") is None:
-        wanted = wanted_requirements().get("libtpu")
-        return f'pip install "{wanted or "libtpu"}"'
+def jax_remedy(platform: str) -> str:
+    """What to do when JAX shows no device of `platform`."""
+    if platform == "cpu":
+        return 'unset JAX_PLATFORMS; if that does not help: pip install "vllm-ironwood[cpu]"'
+    if not devices.libtpu_installed():
+        return 'pip install "vllm-ironwood[tpu]"'
     return "unset JAX_PLATFORMS, and stop the process that holds the TPU if there is one"
 
 
-def check_choices(found: list[JaxDevice]) -> list[Finding]:
-    """What `--device auto`, `tpu` and `cpu` would use."""
-    has_tpu = any(device.platform == "tpu" for device in found)
-    return [
-        Finding(SECTION, "--device auto", "uses the TPU" if has_tpu else "uses the CPU"),
-        Finding(SECTION, "--device tpu", "possible" if has_tpu else "refused: no TPU here"),
-        Finding(SECTION, "--device cpu", "possible"),
-    ]
+def check_choice(choice: str) -> Finding:
+    """What vLLM would do with `--device CHOICE`; being refused is an answer, not a fault."""
+    try:
+        value = f"runs on the {choose(choice).upper()}"
+    except ConfigurationError as error:
+        value = f"refused: {error}"
+    return Finding(SECTION, f"--device {choice}", value)
+
+
+def choose(choice: str) -> str:
+    """The device for `--device CHOICE`, which vLLM's command line exports as a variable."""
+    before = os.environ.get(devices.DEVICE_VARIABLE)
+    os.environ[devices.DEVICE_VARIABLE] = choice
+    try:
+        return devices.choose_device("auto")
+    finally:
+        del os.environ[devices.DEVICE_VARIABLE]
+        if before is not None:
+            os.environ[devices.DEVICE_VARIABLE] = before

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from vllm_ironwood.cli.doctor.findings import Finding, Status
 from vllm_ironwood.cli.doctor.plugins import ENTRY_POINTS
+from vllm_ironwood.devices import DEVICE_CHOICES, DEVICE_VARIABLE
 
 SECTION = "environment"
-SHOWN_PREFIXES = ("JAX_", "LIBTPU_", "TPU_", "VLLM_", "XLA_")
+SHOWN_PREFIXES = ("IRONWOOD_", "JAX_", "LIBTPU_", "TPU_", "VLLM_", "XLA_")
 PLUGIN_NAMES = frozenset(name for _, name in ENTRY_POINTS)
 
 
@@ -39,10 +40,16 @@ def lacks_platforms(value: str) -> bool:
 
 RULES = (
     Rule(
+        DEVICE_VARIABLE,
+        lambda value: bool(value) and value not in DEVICE_CHOICES,
+        Status.ERROR,
+        f"this is no device: unset it or choose one of {', '.join(DEVICE_CHOICES)}",
+    ),
+    Rule(
         "VLLM_PLUGINS",
         lacks_plugins,
         Status.ERROR,
-        f"vLLM will not load the plugin: unset it or add {','.join(sorted(PLUGIN_NAMES))}",
+        f"vLLM will not load the plugin: unset it or add {', '.join(sorted(PLUGIN_NAMES))}",
     ),
     Rule(
         "VLLM_TARGET_DEVICE",
@@ -55,6 +62,12 @@ RULES = (
         lacks_platforms,
         Status.ERROR,
         "JAX may use neither a TPU nor the CPU: unset it",
+    ),
+    Rule(
+        "VLLM_USE_V2_MODEL_RUNNER",
+        lambda value: value != "0",
+        Status.ERROR,
+        "vLLM then sends step data in a form that the worker does not read: unset it",
     ),
     Rule(
         "JAX_ENABLE_X64",
