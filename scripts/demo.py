@@ -6,16 +6,18 @@ cleanly; otherwise the last lines of the server's log and one line say what went
 """
 
 import argparse
+import contextlib
+import http
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import openai
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,6 +89,14 @@ class Server:
                 raise DemoError("vllm serve stopped with a traceback.")
         return seconds
 
+    def end(self) -> None:
+        """Stop the server if it runs, however it takes it, and leave nothing behind."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
+        self.kill()
+
     def kill(self) -> bool:
         """End whatever is left of the process group; whether there was anything."""
         try:
@@ -98,8 +108,9 @@ class Server:
 
     def _is_healthy(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/health", timeout=2).status_code == httpx.codes.OK
-        except httpx.TransportError:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=2) as response:
+                return response.status == http.HTTPStatus.OK
+        except OSError:
             return False
 
 
@@ -150,9 +161,11 @@ def chat(client: openai.OpenAI, question: str) -> None:
 
 
 def show_progress(elapsed: float) -> None:
-    """Keep one line up to date on a terminal; elsewhere stay silent."""
+    """Keep one line up to date on a terminal; elsewhere one line at the start has to do."""
     if sys.stdout.isatty():
         print(f"\rstarting vllm serve ... {elapsed:.0f} s", end="", flush=True)
+    elif elapsed == 0:
+        print("starting vllm serve ...", flush=True)
 
 
 def run(checkpoint: Path, port: int, timeout: float) -> None:
@@ -162,15 +175,16 @@ def run(checkpoint: Path, port: int, timeout: float) -> None:
     require_free_port(port)
     server = Server(checkpoint, port)
     try:
-        print("starting vllm serve ... ", end="", flush=True)
+        show_progress(0)
         ready = server.wait_until_ready(timeout, show_progress)
-        print(f"\rstarting vllm serve ... ready after {ready:.1f} s at {server.url}")
+        back = "\r" if sys.stdout.isatty() else ""
+        print(f"{back}vllm serve is ready after {ready:.1f} s at {server.url}")
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
         for question in QUESTIONS:
             chat(client, question)
         print(f"\nstopped cleanly in {server.stop():.1f} s")
     finally:
-        server.kill()
+        server.end()
 
 
 def interrupt(signal_number: int, frame: object) -> None:
@@ -183,7 +197,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--checkpoint", type=Path, default=ROOT / "examples" / "demo_checkpoint")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds to wait for readiness")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds to wait for readiness")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGHUP, interrupt)
