@@ -62,6 +62,11 @@ def choose_device(configured: str) -> str:
     return "tpu"
 
 
+def expected_device() -> str:
+    """``"tpu"`` or ``"cpu"``, as far as it shows without a configuration; never raises."""
+    return "tpu" if os.environ.get(DEVICE_VARIABLE) != "cpu" and tpu_attached() else "cpu"
+
+
 def tpu_attached() -> bool:
     """Whether the machine has a TPU chip, from its device files and the PCI bus."""
     return bool(glob.glob("/dev/accel[0-9]*")) or any(

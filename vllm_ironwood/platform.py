@@ -5,7 +5,6 @@ vLLM imports this module while it imports its own configuration, so whatever nee
 configuration is imported inside the methods.
 """
 
-import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -91,12 +90,12 @@ class IronwoodPlatform(Platform):
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:
-        return "TPU" if devices.tpu_attached() else "CPU"
+        return devices.expected_device().upper()
 
     @classmethod
     def get_device_total_memory(cls, device_id: int = 0) -> int:
         """Bytes per device; 0 on the CPU, for which vLLM then takes its smallest defaults."""
-        return TPU7X_DEVICE_BYTES if devices.tpu_attached() else 0
+        return TPU7X_DEVICE_BYTES if devices.expected_device() == "tpu" else 0
 
     @classmethod
     def get_attn_backend_cls(cls, selected_backend: Any, *args: Any, **kwargs: Any) -> str:
@@ -114,9 +113,10 @@ class IronwoodPlatform(Platform):
         """Turn off all that vLLM would compile with torch: there is no torch program."""
         from vllm.config.vllm import OptimizationLevel
 
-        from vllm_ironwood import refused_configurations
+        from vllm_ironwood import refusals
+        from vllm_ironwood.refused_configurations import REFUSALS
 
-        refused_configurations.check(vllm_config, before_defaults=True)
+        refusals.check(REFUSALS, vllm_config, before_defaults=True)
         vllm_config.optimization_level = OptimizationLevel.O0
 
     @classmethod
@@ -129,9 +129,10 @@ class IronwoodPlatform(Platform):
         Raises:
             ConfigurationError: one line that names what is refused and says what to do.
         """
-        from vllm_ironwood import refused_configurations, request_fields
+        from vllm_ironwood import refusals, request_fields
+        from vllm_ironwood.refused_configurations import REFUSALS, WORKER_CLASS
 
-        refused_configurations.check(vllm_config)
+        refusals.check(REFUSALS, vllm_config)
         config = IronwoodConfig.from_vllm_config(vllm_config)
         vllm_config.additional_config = {
             **vllm_config.additional_config,
@@ -141,7 +142,7 @@ class IronwoodPlatform(Platform):
             check_model(vllm_config.model_config)
             request_fields.check_defaults(vllm_config.model_config)
         parallel = vllm_config.parallel_config
-        parallel.worker_cls = refused_configurations.WORKER_CLASS
+        parallel.worker_cls = WORKER_CLASS
         parallel.distributed_executor_backend = "uni"
         block_sizes.settle(vllm_config)
         if "jax" in sys.modules:
@@ -183,15 +184,12 @@ def _pin_v1_request_data() -> None:
 
 
 def _tolerate_no_accelerator() -> None:
-    """Let vLLM's clean-up at shutdown empty the cache of a torch accelerator that is not there."""
-    if torch.accelerator.is_available():
-        return
+    """Let vLLM's clean-up at shutdown empty the cache of a torch accelerator that is not there.
 
-    def nothing_to_empty() -> None:
-        pass
-
-    with contextlib.suppress(AttributeError):
-        torch.accelerator.empty_cache = nothing_to_empty
+    torch raises otherwise, and vLLM asks every platform but its own CPU one.
+    """
+    if not torch.accelerator.is_available():
+        torch.accelerator.empty_cache = lambda: None
 
 
 _pin_v1_request_data()

@@ -7,9 +7,11 @@ The rule is *supported or refused, never ignored*. The rows are in
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from vllm_ironwood.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -35,6 +37,18 @@ class Refusal:
     instead: str
     found: Found
     before_defaults: bool = False
+
+
+def check(
+    rows: Iterable[Refusal], vllm_config: "VllmConfig", *, before_defaults: bool = False
+) -> None:
+    """Raise ConfigurationError for the first row that the configuration meets."""
+    for row in rows:
+        if row.before_defaults != before_defaults:
+            continue
+        asked = row.found(vllm_config)
+        if asked is not None:
+            raise ConfigurationError(f"{row.name} is not supported ({asked}): {row.instead}")
 
 
 # Ways to find what was asked. Paths start at VllmConfig: "cache_config.block_size".

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from vllm.config.compilation import CompilationMode, CUDAGraphMode
 
 from vllm_ironwood.block_sizes import ALLOWED_BLOCK_SIZES
-from vllm_ironwood.errors import ConfigurationError
 from vllm_ironwood.refusals import (
     Refusal,
     changed,
@@ -26,16 +25,6 @@ if TYPE_CHECKING:
 
 SUPPORTED_ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
 WORKER_CLASS = "vllm_ironwood.worker.IronwoodWorker"
-
-
-def check(vllm_config: "VllmConfig", *, before_defaults: bool = False) -> None:
-    """Raise ConfigurationError for the first row that the configuration meets."""
-    for row in REFUSALS:
-        if row.before_defaults != before_defaults:
-            continue
-        asked = row.found(vllm_config)
-        if asked is not None:
-            raise ConfigurationError(f"{row.name} is not supported ({asked}): {row.instead}")
 
 
 def _architecture(vllm_config: "VllmConfig") -> str | None:
@@ -229,15 +218,6 @@ REFUSALS: tuple[Refusal, ...] = (
         given("model_config.use_fp64_gumbel"),
     ),
     Refusal(
-        "Replay",
-        "`--enable-trace-replay`, `--return-sampling-mask`",
-        _LEAVE_OUT,
-        first_of(
-            given("model_config.enable_trace_replay"),
-            given("model_config.return_sampling_mask"),
-        ),
-    ),
-    Refusal(
         "Sleep mode",
         "`--enable-sleep-mode`",
         "stop the server to free the device",
@@ -282,6 +262,27 @@ REFUSALS: tuple[Refusal, ...] = (
         other_than("parallel_config.pipeline_parallel_size", 1),
     ),
     Refusal(
+        "More than one machine",
+        "`--nnodes` above 1",
+        "run on one machine for now",
+        other_than("parallel_config.nnodes", 1),
+    ),
+    Refusal(
+        "Fault tolerance",
+        "`--enable-fault-tolerance`",
+        _LEAVE_OUT,
+        given("parallel_config.enable_fault_tolerance"),
+    ),
+    Refusal(
+        "Context parallelism",
+        "`--prefill-context-parallel-size` or `--decode-context-parallel-size` above 1",
+        _ONE_DEVICE,
+        first_of(
+            other_than("parallel_config.prefill_context_parallel_size", 1),
+            other_than("parallel_config.decode_context_parallel_size", 1),
+        ),
+    ),
+    Refusal(
         "Tensor parallelism",
         "`--tensor-parallel-size` above 1",
         _ONE_DEVICE,
@@ -295,25 +296,14 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "Expert parallelism",
-        "`--enable-expert-parallel`, `--enable-eplb`, `--all2all-backend`, ...",
+        "`--enable-expert-parallel`, `--eplb-config`, `--all2all-backend`, ...",
         _ONE_DEVICE,
         first_of(
             given("parallel_config.enable_expert_parallel"),
-            given("parallel_config.enable_eplb"),
             changed("parallel_config.eplb_config"),
-            given("parallel_config.enable_elastic_ep"),
             given("parallel_config.enable_ep_weight_filter"),
             other_than("parallel_config.expert_placement_strategy", "linear"),
             other_than("parallel_config.all2all_backend", "allgather_reducescatter"),
-        ),
-    ),
-    Refusal(
-        "Context parallelism",
-        "`--prefill-context-parallel-size` or `--decode-context-parallel-size` above 1",
-        _ONE_DEVICE,
-        first_of(
-            other_than("parallel_config.prefill_context_parallel_size", 1),
-            other_than("parallel_config.decode_context_parallel_size", 1),
         ),
     ),
     Refusal(
@@ -326,12 +316,6 @@ REFUSALS: tuple[Refusal, ...] = (
             given("parallel_config.enable_hc_sp"),
             given("parallel_config.enable_batch_sharded_sampling"),
         ),
-    ),
-    Refusal(
-        "More than one machine",
-        "`--nnodes` above 1",
-        "run on one machine for now",
-        other_than("parallel_config.nnodes", 1),
     ),
     Refusal(
         "Another executor or worker",
@@ -359,18 +343,11 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        "Fault tolerance",
-        "`--enable-fault-tolerance`",
-        _LEAVE_OUT,
-        given("parallel_config.enable_fault_tolerance"),
-    ),
-    Refusal(
         "This worker option",
-        "`--max-parallel-loading-workers`, `--ray-workers-use-nsight`, `--enable-shm-tensor-arena`",
+        "`--max-parallel-loading-workers`, `--enable-shm-tensor-arena`",
         _LEAVE_OUT,
         first_of(
             given("parallel_config.max_parallel_loading_workers"),
-            given("parallel_config.ray_workers_use_nsight"),
             given("parallel_config.enable_shm_tensor_arena"),
         ),
     ),
@@ -465,14 +442,16 @@ REFUSALS: tuple[Refusal, ...] = (
         "leave it out: only text is served",
         changed("ec_manager_config"),
     ),
-    Refusal("N-gram embeddings", "`--engram-config`", _LEAVE_OUT, given("engram_config")),
     Refusal(
         "Choosing GPU kernels",
         "`--attention-backend`, `--moe-backend`, `--mamba-backend`, `--gdn-prefill-backend`, ...",
         "leave it out: there is one kernel for each operation",
         first_of(
             changed("attention_config", "sparse_mla_prefill_workspace_factor"),
-            changed("kernel_config", "ir_op_priority", "enable_flashinfer_autotune"),
+            changed(
+                "kernel_config", "ir_op_priority", "enable_flashinfer_autotune", "enable_jit_warmup"
+            ),
+            given("kernel_config.enable_flashinfer_autotune"),
             _op_priority,
             changed("mamba_config", "enable_stochastic_rounding"),
             _gpu_backend_settings,

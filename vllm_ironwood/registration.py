@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NoReturn
 from torch import Tensor, nn
 from vllm.logger import init_logger
 from vllm.model_executor.models import ModelRegistry
+from vllm.model_executor.models.interfaces import SupportsLoRA, SupportsPP
 
 from vllm_ironwood.errors import install_excepthook
 from vllm_ironwood.refused_configurations import SUPPORTED_ARCHITECTURES
@@ -20,8 +21,12 @@ from vllm_ironwood.refused_configurations import SUPPORTED_ARCHITECTURES
 logger = init_logger("vllm.ironwood.registration")
 
 
-class ModelShell(nn.Module):
-    """The methods that make a class a text generator in vLLM's eyes; none can be called."""
+class ModelShell(nn.Module, SupportsLoRA, SupportsPP):
+    """The methods that make a class a text generator in vLLM's eyes; none can be called.
+
+    LoRA and pipeline parallelism are claimed so that vLLM leaves them to the table of
+    refusals, which says what to do instead.
+    """
 
     def __init__(self, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
@@ -30,7 +35,12 @@ class ModelShell(nn.Module):
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
         _not_a_torch_model()
 
-    def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, positions: Tensor, intermediate_tensors: Any = None
+    ) -> Tensor:
+        _not_a_torch_model()
+
+    def make_empty_intermediate_tensors(self, *args: Any) -> NoReturn:
         _not_a_torch_model()
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
