@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model as pure functions: forward, compute_logits, init_caches.
 
-Layers run in a scan over the repeats of the layer pattern (for the published models 15 or 10
-repeats of GDN, GDN, GDN, attention), so that program size and compile time do not grow with depth.
-Layers past the last whole repeat, and all layers when there is no pattern, are unrolled.
+Layers run in a loop over the repeats of the layer pattern (for the published models 15 or 10
+repeats of GDN, GDN, GDN, attention), and within it in a loop over each run of layers of one kind.
+So the program holds one body per run (two for the published models), and its size and compile time
+do not grow with depth. Layers past the last whole repeat, and all layers when there is no pattern,
+are runs of their own.
 """
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,28 +39,27 @@ def forward(
     angles = rotary(config, jnp.broadcast_to(position, (3, rows)))  # text: the axes are equal
     hidden = params.embedding.at[inputs.token_ids].get(mode="clip")
 
+    def layers(carry, kind, count, layer, of_kind):
+        """`count` consecutive layers of one kind, the first of which is number `layer`."""
+
+        def body(i, carry):
+            return _layer(config, params, inputs, angles, carry, kind, layer + i, of_kind + i)
+
+        return _loop(count, body, carry)
+
     period = layer_period(config.layer_types)
-    pattern = config.layer_types[:period]
     repeats = config.num_layers // period
+    pattern = config.layer_types[:period]
 
-    def layer(carry, repeat, place):
-        """Layer number `place` of a repeat of the pattern."""
-        kind = pattern[place]
-        of_kind = repeat * pattern.count(kind) + pattern[:place].count(kind)
-        return _layer(config, params, inputs, angles, carry, kind, repeat * period + place, of_kind)
+    def repeat(i, carry):
+        for run in runs(pattern):
+            layer, of_kind = i * period + run.layer, i * pattern.count(run.kind) + run.of_kind
+            carry = layers(carry, run.kind, run.count, layer, of_kind)
+        return carry
 
-    def whole_repeat(carry, repeat):
-        for place in range(period):
-            carry = layer(carry, repeat, place)
-        return carry, None
-
-    carry = (hidden, caches)
-    if repeats > 1:
-        carry, _ = lax.scan(whole_repeat, carry, jnp.arange(repeats, dtype=jnp.int32))
-    else:
-        carry, _ = whole_repeat(carry, 0)
-    for place in range(config.num_layers % period):
-        carry = layer(carry, repeats, place)
+    carry = _loop(repeats, repeat, (hidden, caches))
+    for run in runs(config.layer_types, start=repeats * period):
+        carry = layers(carry, run.kind, run.count, run.layer, run.of_kind)
     hidden, caches = carry
     return rms_norm(hidden, params.final_norm, config.rms_norm_eps), caches
 
@@ -63,6 +68,29 @@ def layer_period(layer_types: tuple[str, ...]) -> int:
     """The smallest p such that layer i is of the same kind as layer i - p, for all i >= p."""
     count = len(layer_types)
     return next(p for p in range(1, count + 1) if layer_types[p:] == layer_types[: count - p])
+
+
+class Run(NamedTuple):
+    """Consecutive layers of one kind."""
+
+    kind: str
+    count: int
+    layer: int  # number of the first one among all layers
+    of_kind: int  # its number among the layers of its kind
+
+
+def runs(layer_types: tuple[str, ...], start: int = 0) -> Iterator[Run]:
+    """The layers from `start` on as runs."""
+    layer = start
+    for kind, members in groupby(layer_types[start:]):
+        count = len(list(members))
+        yield Run(kind, count, layer, layer_types[:layer].count(kind))
+        layer += count
+
+
+def _loop(count: int, body, carry):
+    """carry = body(i, carry) for i in range(count): one copy of the body in the program."""
+    return lax.fori_loop(0, count, body, carry) if count > 1 else body(0, carry)
 
 
 def _layer(
