@@ -184,12 +184,13 @@ def _pin_v1_request_data() -> None:
 
 
 def _tolerate_no_accelerator() -> None:
-    """Let vLLM's clean-up at shutdown empty the cache of a torch accelerator that is not there.
+    """Let vLLM's clean-up at shutdown empty the caches of a torch accelerator that is not there.
 
     torch raises otherwise, and vLLM asks every platform but its own CPU one.
     """
     if not torch.accelerator.is_available():
         torch.accelerator.empty_cache = lambda: None
+        torch.accelerator.empty_host_cache = lambda: None
 
 
 _pin_v1_request_data()

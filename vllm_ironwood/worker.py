@@ -16,7 +16,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
-from vllm_ironwood import devices
+from vllm_ironwood import compile_cache, devices
 from vllm_ironwood.cache.config_builder import STATE_GROUP
 from vllm_ironwood.cache.plan import CachePlan, plan_caches
 from vllm_ironwood.cache.state_spec import GdnStateSpec
@@ -34,6 +34,8 @@ logger = init_logger("vllm.ironwood.worker")
 
 # On the CPU a program that is too large costs less than one more program to compile.
 BUCKET_GROWTH = {"tpu": 2, "cpu": 4}
+# LLVM's costly passes take two thirds of a CPU compile and make no step faster.
+COMPILER_OPTIONS = {"tpu": {}, "cpu": {"xla_llvm_disable_expensive_passes": True}}
 
 TORCH_DTYPE = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -56,6 +58,7 @@ class IronwoodWorker(WorkerBase):
 
     def init_device(self) -> None:
         self._devices = devices.select_device(self.config)
+        compile_cache.enable()
         logger.info("%s", self.config.describe(self._devices))
 
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
@@ -138,6 +141,7 @@ class IronwoodWorker(WorkerBase):
             self.model,
             pages_per_request=requests.pages.shape[1],
             max_logprobs=self.model_config.max_logprobs,
+            compiler_options=COMPILER_OPTIONS[self._devices[0].platform],
             forbid_recompilation=self.config.forbid_recompilation,
             on_late_compile=_log_late_compile,
         )
@@ -213,10 +217,7 @@ class IronwoodWorker(WorkerBase):
         per_layer = conv * self._dtype.itemsize + state * self._state_dtype.itemsize
         page = 2 * page_size * model.num_kv_heads * model.head_dim * self._dtype.itemsize
         return plan_caches(
-            budget=self.cache_config.kv_cache_memory_bytes
-            or devices.cache_budget(
-                self._devices, self.config, self.cache_config.gpu_memory_utilization
-            ),
+            budget=self.cache_config.kv_cache_memory_bytes or self._cache_budget(),
             bytes_per_slot=model.num_gdn_layers * per_layer,
             bytes_per_page=model.num_attention_layers * page,
             pages_per_request=-(-self.model_config.max_model_len // page_size),

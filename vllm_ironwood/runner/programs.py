@@ -3,7 +3,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -121,10 +121,12 @@ class Programs:
         *,
         pages_per_request: int,
         max_logprobs: int,
+        compiler_options: Mapping[str, bool],
         forbid_recompilation: bool,
         on_late_compile: Callable[[Bucket, float], None],
     ) -> None:
         self._config = config
+        self._compiler_options = dict(compiler_options)
         self._pages_per_request = pages_per_request
         self._max_logprobs = max_logprobs
         self._forbid = forbid_recompilation
@@ -146,7 +148,7 @@ class Programs:
         with ThreadPoolExecutor(threads) as pool:
 
             def build(bucket: Bucket) -> None:
-                self._compiled[bucket] = self._lower(bucket, params, state).compile()
+                self._compiled[bucket] = self._compile(bucket, params, state)
                 on_done(bucket)
 
             list(pool.map(build, buckets))
@@ -175,13 +177,13 @@ class Programs:
                 "and forbid_recompilation is set"
             )
         start = time.perf_counter()
-        self._compiled[bucket] = self._lower(bucket, params, state).compile()
+        self._compiled[bucket] = self._compile(bucket, params, state)
         if self._sealed:
             self.num_late_compiles += 1
             self._on_late_compile(bucket, time.perf_counter() - start)
         return self._compiled[bucket]
 
-    def _lower(self, bucket: Bucket, params: Params, state: StepState) -> jax.stages.Lowered:
+    def _compile(self, bucket: Bucket, params: Params, state: StepState) -> jax.stages.Compiled:
         packed = jax.ShapeDtypeStruct(
             (step_layout.packed_size(bucket, self._pages_per_request),), jnp.int32
         )
@@ -191,4 +193,5 @@ class Programs:
         shapes = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), (params, state)
         )
-        return jax.jit(program, donate_argnums=(1,)).lower(*shapes, packed)
+        lowered = jax.jit(program, donate_argnums=(1,)).lower(*shapes, packed)
+        return lowered.compile(self._compiler_options)
