@@ -8,6 +8,7 @@ needed for speed: the defaults are the fast path.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from vllm_ironwood.devices import DEVICE_CHOICES
@@ -90,7 +91,7 @@ _CHECKS = {
     "device": (lambda value: value in DEVICE_CHOICES, f"one of {', '.join(DEVICE_CHOICES)}"),
     "forbid_recompilation": (_is_flag, "true or false"),
     "cpu_cache_gib": (
-        lambda value: isinstance(value, (int, float)) and not _is_flag(value) and value > 0,
+        lambda value: isinstance(value, (int, float)) and not _is_flag(value) and 0 < value < inf,
         "a number of GiB above 0",
     ),
     "state_slots": (lambda value: value is None or _is_count(value), "a whole number above 0"),

@@ -9,6 +9,7 @@ import pytest
 import vllm.config
 from vllm.config.engram import EngramConfig
 from vllm.engine.arg_utils import EngineArgs
+
 from vllm_ironwood.errors import ConfigurationError
 from vllm_ironwood.refused_configurations import REFUSALS
 
