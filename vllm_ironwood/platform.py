@@ -130,7 +130,7 @@ class IronwoodPlatform(Platform):
             ConfigurationError: one line that names what is refused and says what to do.
         """
         from vllm_ironwood import refusals, request_fields
-        from vllm_ironwood.refused_configurations import REFUSALS, WORKER_CLASS
+        from vllm_ironwood.refused_configurations import REFUSALS
 
         refusals.check(REFUSALS, vllm_config)
         config = IronwoodConfig.from_vllm_config(vllm_config)
@@ -142,7 +142,7 @@ class IronwoodPlatform(Platform):
             check_model(vllm_config.model_config)
             request_fields.check_defaults(vllm_config.model_config)
         parallel = vllm_config.parallel_config
-        parallel.worker_cls = WORKER_CLASS
+        parallel.worker_cls = refusals.WORKER_CLASS
         parallel.distributed_executor_backend = "uni"
         block_sizes.settle(vllm_config)
         if "jax" in sys.modules:

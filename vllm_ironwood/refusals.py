@@ -9,12 +9,19 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from vllm.config.compilation import CompilationMode, CUDAGraphMode
+
+from vllm_ironwood.block_sizes import ALLOWED_BLOCK_SIZES
 from vllm_ironwood.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+
+SUPPORTED_ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
+WORKER_CLASS = "vllm_ironwood.worker.IronwoodWorker"
 
 Found = Callable[["VllmConfig"], str | None]
 
@@ -123,3 +130,90 @@ def variable_set(name: str) -> Found:
         return None if value.lower() in ("", "0", "false") else f"{name}={value}"
 
     return found
+
+
+# Cases that take more than a value at a path.
+
+
+def foreign_architecture(vllm_config: "VllmConfig") -> str | None:
+    model = vllm_config.model_config
+    if model is None or set(model.architectures) & set(SUPPORTED_ARCHITECTURES):
+        return None
+    return ", ".join(model.architectures)
+
+
+def remote_model(vllm_config: "VllmConfig") -> str | None:
+    model = vllm_config.model_config
+    return None if model is None or os.path.isdir(model.model) else f"model={model.model}"
+
+
+def float16(vllm_config: "VllmConfig") -> str | None:
+    dtype = str(value_at(vllm_config, "model_config.dtype"))
+    return "dtype=float16" if dtype == "torch.float16" else None
+
+
+def all_logprobs(vllm_config: "VllmConfig") -> str | None:
+    number = value_at(vllm_config, "model_config.max_logprobs")
+    return "max_logprobs=-1" if number == -1 else None
+
+
+def logits_processor_package(vllm_config: "VllmConfig") -> str | None:
+    """Elsewhere vLLM loads what is installed; for a platform that calls itself TPU, nothing."""
+    return next((point.value for point in entry_points(group="vllm.logits_processors")), None)
+
+
+def cache_dtype(vllm_config: "VllmConfig") -> str | None:
+    dtype = vllm_config.cache_config.cache_dtype
+    model = vllm_config.model_config
+    if dtype == "auto" or model is None or str(model.dtype) == f"torch.{dtype}":
+        return None
+    return f"kv_cache_dtype={dtype}"
+
+
+def block_size(vllm_config: "VllmConfig") -> str | None:
+    cache = vllm_config.cache_config
+    if not cache.user_specified_block_size or cache.block_size in ALLOWED_BLOCK_SIZES:
+        return None
+    return f"block_size={cache.block_size}"
+
+
+def state_block(vllm_config: "VllmConfig") -> str | None:
+    """Beside the block size itself vLLM puts the context length there, without caching."""
+    cache, model = vllm_config.cache_config, vllm_config.model_config
+    usual = (None, cache.block_size, model.max_model_len if model is not None else None)
+    return None if cache.mamba_block_size in usual else f"mamba_block_size={cache.mamba_block_size}"
+
+
+def prefix_match_unit(vllm_config: "VllmConfig") -> str | None:
+    unit = vllm_config.cache_config.prefix_match_unit
+    return None if unit in (None, vllm_config.cache_config.block_size) else f"{unit=}"
+
+
+def torch_compilation(vllm_config: "VllmConfig") -> str | None:
+    config = vllm_config.compilation_config
+    passes = [name for name, value in vars(config.pass_config).items() if value is True]
+    asked = {
+        "mode": config.mode not in (None, CompilationMode.NONE) and config.mode,
+        "cudagraph_mode": config.cudagraph_mode not in (None, CUDAGraphMode.NONE)
+        and config.cudagraph_mode,
+        "cudagraph_capture_sizes": config.cudagraph_capture_sizes,
+        "max_cudagraph_capture_size": config.max_cudagraph_capture_size,
+        "pass_config": [name for name in passes if name != "eliminate_noops"],
+    }
+    return next((f"{name}={value}" for name, value in asked.items() if value), None)
+
+
+def op_priority(vllm_config: "VllmConfig") -> str | None:
+    priorities = vars(vllm_config.kernel_config.ir_op_priority)
+    asked = [
+        f"ir_op_priority.{op}={p}" for op, p in priorities.items() if p not in ([], ["native"])
+    ]
+    return asked[0] if asked else None
+
+
+def gpu_backend_settings(vllm_config: "VllmConfig") -> str | None:
+    """vLLM passes these three arguments on inside additional_config."""
+    names = ("gdn_prefill_backend", "kda_prefill_backend", "kda_decode_backend")
+    settings = vllm_config.additional_config
+    found = [f"{n}={settings[n]}" for n in names if isinstance(settings, dict) and n in settings]
+    return found[0] if found else None

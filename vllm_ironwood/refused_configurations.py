@@ -4,107 +4,28 @@
 ``docs/supported.md`` is written from these rows, and a test asks for each of them.
 """
 
-import os
-from typing import TYPE_CHECKING
-
-from vllm.config.compilation import CompilationMode, CUDAGraphMode
-
 from vllm_ironwood.block_sizes import ALLOWED_BLOCK_SIZES
 from vllm_ironwood.refusals import (
+    SUPPORTED_ARCHITECTURES,
+    WORKER_CLASS,
     Refusal,
+    all_logprobs,
+    block_size,
+    cache_dtype,
     changed,
     first_of,
+    foreign_architecture,
     given,
+    gpu_backend_settings,
+    logits_processor_package,
+    op_priority,
     other_than,
-    value_at,
+    prefix_match_unit,
+    remote_model,
+    state_block,
+    torch_compilation,
     variable_set,
 )
-
-if TYPE_CHECKING:
-    from vllm.config import VllmConfig
-
-SUPPORTED_ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
-WORKER_CLASS = "vllm_ironwood.worker.IronwoodWorker"
-
-
-def _architecture(vllm_config: "VllmConfig") -> str | None:
-    model = vllm_config.model_config
-    if model is None or set(model.architectures) & set(SUPPORTED_ARCHITECTURES):
-        return None
-    return ", ".join(model.architectures)
-
-
-def _remote_model(vllm_config: "VllmConfig") -> str | None:
-    model = vllm_config.model_config
-    return None if model is None or os.path.isdir(model.model) else f"model={model.model}"
-
-
-def _float16(vllm_config: "VllmConfig") -> str | None:
-    dtype = str(value_at(vllm_config, "model_config.dtype"))
-    return "dtype=float16" if dtype == "torch.float16" else None
-
-
-def _all_logprobs(vllm_config: "VllmConfig") -> str | None:
-    number = value_at(vllm_config, "model_config.max_logprobs")
-    return "max_logprobs=-1" if number == -1 else None
-
-
-def _cache_dtype(vllm_config: "VllmConfig") -> str | None:
-    dtype = vllm_config.cache_config.cache_dtype
-    model = vllm_config.model_config
-    if dtype == "auto" or model is None or str(model.dtype) == f"torch.{dtype}":
-        return None
-    return f"kv_cache_dtype={dtype}"
-
-
-def _block_size(vllm_config: "VllmConfig") -> str | None:
-    cache = vllm_config.cache_config
-    if not cache.user_specified_block_size or cache.block_size in ALLOWED_BLOCK_SIZES:
-        return None
-    return f"block_size={cache.block_size}"
-
-
-def _state_block(vllm_config: "VllmConfig") -> str | None:
-    """Beside the block size itself vLLM puts the context length there, without caching."""
-    cache, model = vllm_config.cache_config, vllm_config.model_config
-    usual = (None, cache.block_size, model.max_model_len if model is not None else None)
-    return None if cache.mamba_block_size in usual else f"mamba_block_size={cache.mamba_block_size}"
-
-
-def _match_unit(vllm_config: "VllmConfig") -> str | None:
-    unit = vllm_config.cache_config.prefix_match_unit
-    return None if unit in (None, vllm_config.cache_config.block_size) else f"{unit=}"
-
-
-def _torch_compilation(vllm_config: "VllmConfig") -> str | None:
-    config = vllm_config.compilation_config
-    passes = [name for name, value in vars(config.pass_config).items() if value is True]
-    asked = {
-        "mode": config.mode not in (None, CompilationMode.NONE) and config.mode,
-        "cudagraph_mode": config.cudagraph_mode not in (None, CUDAGraphMode.NONE)
-        and config.cudagraph_mode,
-        "cudagraph_capture_sizes": config.cudagraph_capture_sizes,
-        "max_cudagraph_capture_size": config.max_cudagraph_capture_size,
-        "pass_config": [name for name in passes if name != "eliminate_noops"],
-    }
-    return next((f"{name}={value}" for name, value in asked.items() if value), None)
-
-
-def _op_priority(vllm_config: "VllmConfig") -> str | None:
-    priorities = vars(vllm_config.kernel_config.ir_op_priority)
-    asked = [
-        f"ir_op_priority.{op}={p}" for op, p in priorities.items() if p not in ([], ["native"])
-    ]
-    return asked[0] if asked else None
-
-
-def _gpu_backend_settings(vllm_config: "VllmConfig") -> str | None:
-    """vLLM passes these three arguments on inside additional_config."""
-    names = ("gdn_prefill_backend", "kda_prefill_backend", "kda_decode_backend")
-    settings = vllm_config.additional_config
-    found = [f"{n}={settings[n]}" for n in names if isinstance(settings, dict) and n in settings]
-    return found[0] if found else None
-
 
 _LEAVE_OUT = "leave it out"
 _ONE_DEVICE = "run with one device for now"
@@ -114,13 +35,13 @@ REFUSALS: tuple[Refusal, ...] = (
         "This architecture",
         "a checkpoint of another model (dense Qwen 3.5, Llama, ...)",
         f"use a Qwen 3.5 MoE checkpoint ({' or '.join(SUPPORTED_ARCHITECTURES)})",
-        _architecture,
+        foreign_architecture,
     ),
     Refusal(
         "A model that is not a local directory",
         "`--model ORGANISATION/NAME`",
         "download it first (hf download) and give the directory",
-        _remote_model,
+        remote_model,
     ),
     Refusal(
         "A configuration from elsewhere",
@@ -144,11 +65,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "float16",
         "`--dtype float16` (or half)",
         "use --dtype bfloat16 or float32",
-        lambda vllm_config: (
-            "dtype=float16"
-            if str(value_at(vllm_config, "model_config.dtype")).endswith(".float16")
-            else None
-        ),
+        float16,
     ),
     Refusal(
         "Quantization",
@@ -183,9 +100,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "A custom logits processor",
-        "`--logits-processors`",
-        "leave it out: it would run in torch on the host",
-        given("model_config.logits_processors"),
+        "`--logits-processors`, a package with `vllm.logits_processors` entry points",
+        "leave it out, or uninstall it: it would run in torch on the host",
+        first_of(given("model_config.logits_processors"), logits_processor_package),
     ),
     Refusal(
         "Prompt embeddings",
@@ -203,7 +120,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "Unlimited logprobs",
         "`--max-logprobs -1`",
         "give a number: programs are compiled for it",
-        _all_logprobs,
+        all_logprobs,
     ),
     Refusal(
         "This kind of logprobs",
@@ -355,19 +272,19 @@ REFUSALS: tuple[Refusal, ...] = (
         "This cache dtype",
         "`--kv-cache-dtype` other than auto or the dtype of the model",
         "use --kv-cache-dtype auto",
-        first_of(_cache_dtype, given("cache_config.kv_cache_dtype_skip_layers")),
+        first_of(cache_dtype, given("cache_config.kv_cache_dtype_skip_layers")),
     ),
     Refusal(
         "This block size",
         "`--block-size` that is no power of two from 16 to 256",
         f"use one of {', '.join(map(str, ALLOWED_BLOCK_SIZES))} (the default is 128)",
-        _block_size,
+        block_size,
     ),
     Refusal(
         "A state block of its own",
         "`--mamba-block-size`, `--prefix-match-unit` other than the block size",
         "set --block-size: attention and GDN states share it",
-        first_of(_state_block, _match_unit),
+        first_of(state_block, prefix_match_unit),
     ),
     Refusal(
         "This state dtype",
@@ -452,16 +369,16 @@ REFUSALS: tuple[Refusal, ...] = (
                 "kernel_config", "ir_op_priority", "enable_flashinfer_autotune", "enable_jit_warmup"
             ),
             given("kernel_config.enable_flashinfer_autotune"),
-            _op_priority,
+            op_priority,
             changed("mamba_config", "enable_stochastic_rounding"),
-            _gpu_backend_settings,
+            gpu_backend_settings,
         ),
     ),
     Refusal(
         "Choosing how torch compiles",
         "`--compilation-config`, `--cudagraph-capture-sizes`",
         "leave it out: the programs are compiled by XLA, all of them before ready",
-        _torch_compilation,
+        torch_compilation,
         before_defaults=True,
     ),
     Refusal(

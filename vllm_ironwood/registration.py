@@ -16,7 +16,7 @@ from vllm.model_executor.models import ModelRegistry
 from vllm.model_executor.models.interfaces import SupportsLoRA, SupportsPP
 
 from vllm_ironwood.errors import install_excepthook
-from vllm_ironwood.refused_configurations import SUPPORTED_ARCHITECTURES
+from vllm_ironwood.refusals import SUPPORTED_ARCHITECTURES
 
 logger = init_logger("vllm.ironwood.registration")
 

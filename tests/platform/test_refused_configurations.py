@@ -2,6 +2,7 @@
 """Every configuration is honoured or refused by name; none is ignored."""
 
 import dataclasses
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import engine_arguments as arguments
@@ -10,6 +11,7 @@ import vllm.config
 from vllm.config.engram import EngramConfig
 from vllm.engine.arg_utils import EngineArgs
 
+from vllm_ironwood import refusals
 from vllm_ironwood.errors import ConfigurationError
 from vllm_ironwood.refused_configurations import REFUSALS
 
@@ -74,6 +76,13 @@ def test_environment_variable_that_would_change_the_runner_is_refused(variable, 
 def test_lora_updates_at_run_time_are_refused(build, monkeypatch):
     monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True")
     with pytest.raises(ConfigurationError, match="LoRA is not supported"):
+        build()
+
+
+def test_installed_logits_processor_is_refused(build, monkeypatch):
+    installed = EntryPoint("mine", "my_package:Processor", "vllm.logits_processors")
+    monkeypatch.setattr(refusals, "entry_points", lambda group: [installed])
+    with pytest.raises(ConfigurationError, match=r"logits processor .*\(my_package:Processor\)"):
         build()
 
 

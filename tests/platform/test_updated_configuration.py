@@ -3,10 +3,12 @@
 
 import copy
 import dataclasses
+import os
 import subprocess
 import sys
 
 import pytest
+import torch
 from vllm.config.compilation import CompilationMode, CUDAGraphMode
 from vllm.platforms import current_platform
 
@@ -109,14 +111,10 @@ def test_platform_is_ours_and_answers_what_vllm_asks():
     assert current_platform.get_device_total_memory() == 0
     current_platform.set_device("cpu")
     with pytest.raises(ConfigurationError, match="use bfloat16 or float32"):
-        import torch
-
         current_platform.check_if_supports_dtype(torch.float16)
 
 
 def test_clean_up_at_shutdown_does_not_miss_an_accelerator():
-    import torch
-
     torch.accelerator.empty_cache()
 
 
@@ -129,8 +127,6 @@ def test_front_end_imports_no_jax():
 
 
 def test_engine_core_is_spawned_once_jax_is_imported(build, monkeypatch):
-    import os
-
     monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
     monkeypatch.setitem(sys.modules, "jax", object())
     build()
