@@ -25,9 +25,9 @@ test: setup ## Run the tests (ARGS="-k expression" to choose)
 	@$(BIN)/python -m pytest -q --durations=10 $(ARGS)
 
 lint: setup ## Style, formatting, import rules
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/lint-imports
+	@failed=0; for check in "ruff check ." "ruff format --check ." "lint-imports --no-logo"; do \
+	    $(BIN)/$$check || failed=1; \
+	done; exit $$failed
 
 format: setup ## Let ruff mend what it can
 	@$(BIN)/ruff check --fix .
