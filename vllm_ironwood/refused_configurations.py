@@ -14,6 +14,7 @@ from vllm_ironwood.refusals import (
     cache_dtype,
     changed,
     first_of,
+    float16,
     foreign_architecture,
     given,
     gpu_backend_settings,
