@@ -5,12 +5,12 @@ import dataclasses
 from importlib.metadata import EntryPoint
 from typing import Any
 
-import engine_arguments as arguments
 import pytest
 import vllm.config
 from vllm.config.engram import EngramConfig
 from vllm.engine.arg_utils import EngineArgs
 
+from tests.platform import engine_arguments as arguments
 from vllm_ironwood import refusals
 from vllm_ironwood.errors import ConfigurationError
 from vllm_ironwood.refused_configurations import REFUSALS
