@@ -75,14 +75,11 @@ class Server:
         """
         start, log_size = time.monotonic(), LOG.stat().st_size
         self._process.send_signal(signal.SIGINT)
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise DemoError(f"vllm serve did not stop within {STOP_SECONDS} s.") from None
+        while living := self._living():
+            if time.monotonic() - start > STOP_SECONDS:
+                raise DemoError(f"processes {living} did not stop within {STOP_SECONDS} s.")
+            time.sleep(0.1)
         seconds = time.monotonic() - start
-        if self.kill():
-            raise DemoError("vllm serve ended and left processes behind.")
         with LOG.open("rb") as log:
             log.seek(log_size)
             if b"Traceback" in log.read():
@@ -95,16 +92,21 @@ class Server:
             self._process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_SECONDS)
-        self.kill()
-
-    def kill(self) -> bool:
-        """End whatever is left of the process group; whether there was anything."""
-        try:
+        if self._living():
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return False
         self._process.wait()
-        return True
+
+    def _living(self) -> list[int]:
+        """Processes of the server's group that have not ended; the server itself is reaped."""
+        self._process.poll()
+        living = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it ended between the two calls
+                # After the name, which may hold spaces: state, parent, process group (proc(5)).
+                state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+                if int(group) == self._process.pid and state != "Z":
+                    living.append(int(stat.parent.name))
+        return living
 
     def _is_healthy(self) -> bool:
         try:
