@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 
 from vllm_ironwood.checkpoints.sizes import hf_config, special_token_ids, text_fields
 from vllm_ironwood.checkpoints.tensors import Tensor, checkpoint_tensors
-from vllm_ironwood.checkpoints.tokenizer import write_tokenizer
+from vllm_ironwood.checkpoints.tokenizer import build_tokenizer, write_tokenizer
+from vllm_ironwood.models.qwen3_5_moe.config import ModelConfig
 
 _DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
@@ -82,9 +83,11 @@ def make_checkpoint(
     )
     if not 1 <= shards <= len(tensors):
         raise ValueError(f"shards is {shards}, but must be between 1 and {len(tensors)} (tensors)")
+    ModelConfig.from_hf(config)  # raises when the dimensions do not fit each other
+    tokenizer = build_tokenizer(fields["vocab_size"])
     _prepare(directory, force)
     _write_json(directory / "config.json", config)
-    write_tokenizer(directory, fields["vocab_size"], fields["max_position_embeddings"])
+    write_tokenizer(directory, tokenizer, fields["max_position_embeddings"])
     end_of_text, _, end_of_turn, *_ = special_token_ids(fields["vocab_size"])
     generation = {"eos_token_id": [end_of_turn, end_of_text], "pad_token_id": end_of_text}
     _write_json(directory / "generation_config.json", generation)

@@ -30,12 +30,9 @@ SMALLEST_VOCABULARY = _BYTES + len(SPECIAL_TOKENS)
 _CHARACTERS = "Ġetaoinshrdlcumwfgypbvkjxqz" + string.ascii_uppercase + string.digits
 
 
-def write_tokenizer(directory: Path, vocab_size: int, model_max_length: int) -> None:
-    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja.
-
-    Raises ValueError when vocab_size has no room for all bytes and the special tokens.
-    """
-    build_tokenizer(vocab_size).save(str(directory / "tokenizer.json"))
+def write_tokenizer(directory: Path, tokenizer: Tokenizer, model_max_length: int) -> None:
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja."""
+    tokenizer.save(str(directory / "tokenizer.json"))
     end_of_text, _, end_of_turn, *_ = SPECIAL_TOKENS
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -49,7 +46,11 @@ def write_tokenizer(directory: Path, vocab_size: int, model_max_length: int) -> 
 
 
 def build_tokenizer(vocab_size: int) -> Tokenizer:
-    """The tokenizer: bytes, then merges, then SPECIAL_TOKENS; exactly vocab_size in all."""
+    """The tokenizer: bytes, then merges, then SPECIAL_TOKENS; exactly vocab_size in all.
+
+    Raises ValueError when vocab_size has no room for all bytes and the special tokens, or when
+    there are not so many merges.
+    """
     if vocab_size < SMALLEST_VOCABULARY:
         raise ValueError(
             f"vocab_size {vocab_size} is too small for a byte-level tokenizer, "

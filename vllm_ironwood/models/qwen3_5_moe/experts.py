@@ -7,7 +7,7 @@ from jax import lax
 
 from csrc_pallas.grouped_matmul.api import fused_experts
 from vllm_ironwood.models.qwen3_5_moe.config import ModelConfig
-from vllm_ironwood.models.qwen3_5_moe.layers import matmul, row
+from vllm_ironwood.models.qwen3_5_moe.layers import entry, matmul
 from vllm_ironwood.models.qwen3_5_moe.params import ExpertParams
 
 
@@ -22,7 +22,7 @@ def mixture_of_experts(
 
     num_tokens: int32 [], rows at or after it are padding and are routed nowhere.
     """
-    expert_ids, expert_weights = route(config, row(params.router, layer), x)
+    expert_ids, expert_weights = route(config, entry(params.router, layer), x)
     routed = fused_experts(
         x, expert_ids, expert_weights, params.gate_up, params.down, num_tokens, layer
     )
@@ -42,7 +42,7 @@ def route(config: ModelConfig, router: jax.Array, x: jax.Array) -> tuple[jax.Arr
 
 def _shared_expert(params: ExpertParams, x: jax.Array, layer: jax.Array | int) -> jax.Array:
     """sigmoid(x gate) * down(silu(x gate_proj) * (x up_proj)), float32 [T, D]."""
-    gate, up = jnp.split(matmul(x, row(params.shared_gate_up, layer)), 2, axis=-1)
+    gate, up = jnp.split(matmul(x, entry(params.shared_gate_up, layer)), 2, axis=-1)
     inner = (jax.nn.silu(gate) * up).astype(x.dtype)
-    strength = jax.nn.sigmoid(matmul(x, row(params.shared_gate, layer)))  # [T, 1]
-    return strength * matmul(inner, row(params.shared_down, layer))
+    strength = jax.nn.sigmoid(matmul(x, entry(params.shared_gate, layer)))  # [T, 1]
+    return strength * matmul(inner, entry(params.shared_down, layer))

@@ -22,12 +22,33 @@ def matmul(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 def project(x: jax.Array, stack: jax.Array, layer: jax.Array | int) -> jax.Array:
     """x [T, in] times matrix `layer` of stack [layers, in, out], in the dtype of x."""
-    return matmul(x, row(stack, layer)).astype(x.dtype)
+    return matmul(x, entry(stack, layer)).astype(x.dtype)
 
 
-def row(stack: jax.Array, layer: jax.Array | int) -> jax.Array:
+def entry(stack: jax.Array, layer: jax.Array | int) -> jax.Array:
     """Entry `layer` of the leading axis."""
-    return lax.dynamic_index_in_dim(stack, layer, keepdims=False)
+    return _on_bits(lambda x, i: lax.dynamic_index_in_dim(x, i, keepdims=False), stack, layer)
+
+
+def entries(table: jax.Array, index: jax.Array) -> jax.Array:
+    """Entries of the leading axis [N, ...] at index [T]; an index out of range is clipped."""
+    return _on_bits(lambda x, i: x.at[i].get(mode="clip"), table, index)
+
+
+def _on_bits(select, array: jax.Array, index: jax.Array | int) -> jax.Array:
+    """select(array, index), which only moves elements, done on the CPU in a way that is quick.
+
+    XLA's CPU backend moves bf16 as float32: it converts the whole array, in every step. Integers of
+    the same width it moves as they are.
+    """
+    if array.dtype != jnp.bfloat16:
+        return select(array, index)
+
+    def select_bits(array: jax.Array, index: jax.Array | int) -> jax.Array:
+        bits = select(lax.bitcast_convert_type(array, jnp.uint16), index)
+        return lax.bitcast_convert_type(bits, array.dtype)
+
+    return lax.platform_dependent(array, index, cpu=select_bits, default=select)
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:

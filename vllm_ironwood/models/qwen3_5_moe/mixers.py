@@ -10,7 +10,7 @@ from csrc_pallas.gated_delta_net.api import GdnSlots, gated_delta_net
 from csrc_pallas.ragged_batch import RaggedBatch
 from csrc_pallas.ragged_paged_attention.api import ragged_paged_attention
 from vllm_ironwood.models.qwen3_5_moe.config import ModelConfig
-from vllm_ironwood.models.qwen3_5_moe.layers import Rotary, project, rms_norm, rotate, row
+from vllm_ironwood.models.qwen3_5_moe.layers import Rotary, entry, project, rms_norm, rotate
 from vllm_ironwood.models.qwen3_5_moe.params import AttentionParams, GdnParams
 
 
@@ -53,8 +53,8 @@ def attention(
     query, gate = query_gate[:, :, 0], query_gate[:, :, 1]
     key_value = project(x, params.key_value, layer).reshape(rows, 2, -1, head_dim)
     key, value = key_value[:, 0], key_value[:, 1]
-    query = rms_norm(query, row(params.query_norm, layer), config.rms_norm_eps)
-    key = rms_norm(key, row(params.key_norm, layer), config.rms_norm_eps)
+    query = rms_norm(query, entry(params.query_norm, layer), config.rms_norm_eps)
+    key = rms_norm(key, entry(params.key_norm, layer), config.rms_norm_eps)
     out, pages = ragged_paged_attention(
         rotate(query, angles),
         rotate(key, angles),

@@ -19,7 +19,7 @@ from jax import lax
 from csrc_pallas import ragged_batch
 from vllm_ironwood.models.qwen3_5_moe.config import FULL_ATTENTION, ModelConfig
 from vllm_ironwood.models.qwen3_5_moe.experts import mixture_of_experts
-from vllm_ironwood.models.qwen3_5_moe.layers import Rotary, matmul, rms_norm, rotary, row
+from vllm_ironwood.models.qwen3_5_moe.layers import Rotary, entries, entry, matmul, rms_norm, rotary
 from vllm_ironwood.models.qwen3_5_moe.mixers import Caches, StepInputs, attention, gdn
 from vllm_ironwood.models.qwen3_5_moe.params import Params
 
@@ -37,7 +37,7 @@ def forward(
     rows = inputs.token_ids.shape[0]
     position = ragged_batch.token_position(inputs.batch, rows)
     angles = rotary(config, jnp.broadcast_to(position, (3, rows)))  # text: the axes are equal
-    hidden = params.embedding.at[inputs.token_ids].get(mode="clip")
+    hidden = entries(params.embedding, inputs.token_ids)
 
     def layers(carry, kind, count, layer, of_kind):
         """`count` consecutive layers of one kind, the first of which is number `layer`."""
@@ -106,13 +106,13 @@ def _layer(
     """One layer; `layer` counts all layers, `of_kind` those of its kind."""
     hidden, caches = carry
     eps = config.rms_norm_eps
-    x = rms_norm(hidden, row(params.mixer_norm, layer), eps)
+    x = rms_norm(hidden, entry(params.mixer_norm, layer), eps)
     if kind == FULL_ATTENTION:
         mixed, caches = attention(config, params.attention, x, caches, inputs, angles, of_kind)
     else:
         mixed, caches = gdn(config, params.gdn, x, caches, inputs, of_kind)
     hidden = hidden + mixed
-    x = rms_norm(hidden, row(params.expert_norm, layer), eps)
+    x = rms_norm(hidden, entry(params.expert_norm, layer), eps)
     num_tokens = ragged_batch.num_tokens(inputs.batch)
     return hidden + mixture_of_experts(config, params.experts, x, num_tokens, layer), caches
 

@@ -143,10 +143,12 @@ class _Loader:
         """The part of a parameter within `bounds`, whose leading axis counts from `first`."""
         out = np.empty([stop - start for start, stop in bounds], spec.dtype)
         tasks = []
-        for lead in product(*(range(start, stop) for start, stop in bounds[: blocks.depth])):
-            row = (lead[0] + first, *lead[1:]) if lead else ()
+        outer = max(blocks.depth, len(bounds) - 2)  # axes outside a matrix or vector
+        for lead in product(*(range(start, stop) for start, stop in bounds[:outer])):
             target = out[tuple(i - bound[0] for i, bound in zip(lead, bounds))]
-            sources, inner = blocks.sources[row], bounds[blocks.depth :]
+            block, rest = lead[: blocks.depth], lead[blocks.depth :]
+            sources = blocks.sources[(block[0] + first, *block[1:]) if block else ()]
+            inner = (*((i, i + 1) for i in rest), *bounds[outer:])
             tasks.append(
                 self._threads.submit(self._read_block, spec, shards, sources, inner, target)
             )
@@ -155,7 +157,10 @@ class _Loader:
         return out
 
     def _read_block(self, spec: ParamSpec, shards: int, sources, bounds, target) -> int:
-        """Fill `target` with the columns of `sources` within `bounds`; returns the bytes filled."""
+        """Fill `target` with what `sources` hold within `bounds`; returns the bytes filled.
+
+        target is a matrix or a vector; `bounds` may have axes of size 1 before its axes.
+        """
         column = 0
         parts = spec.parts or spec.shape[-1:]
         for start, stop in fused_ranges(parts, shards, *bounds[-1]):
@@ -171,8 +176,8 @@ class _Loader:
                     left_out = [axis for axis in range(len(index)) if axis not in source.order]
                     stored = self._files.read(source.name, tuple(index))
                     block = stored.transpose(*source.order, *left_out)
-                    block = block.reshape(block.shape[: len(source.order)])
-                    _copy(block, target[..., column : column + high - low])
+                    columns = target[..., column : column + high - low]
+                    _copy(block.reshape(columns.shape), columns)
                     column += high - low
                 offset += width
         return target.nbytes
