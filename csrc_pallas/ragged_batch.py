@@ -38,7 +38,8 @@ def token_request(batch: RaggedBatch, num_rows: int) -> jax.Array:
     rows = jnp.arange(num_rows, dtype=jnp.int32)
     # The last request that starts at or before the row: skips requests without new tokens, and is
     # R for rows at or past the token count, which is the last entry of query_start.
-    return jnp.searchsorted(batch.query_start, rows, side="right").astype(jnp.int32) - 1
+    started = batch.query_start <= rows[:, None]  # [num_rows, R + 1]
+    return jnp.sum(started, axis=1, dtype=jnp.int32) - 1
 
 
 def token_position(batch: RaggedBatch, num_rows: int) -> jax.Array:

@@ -26,7 +26,7 @@ def work_items(counts: jax.Array) -> WorkItems:
 
 def locate(items: WorkItems, item: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Owner of the flat `item` (int32 [], less than items.total), and its number in that owner."""
-    owner = jnp.searchsorted(items.end, item, side="right").astype(jnp.int32)
+    owner = jnp.sum(items.end <= item, dtype=jnp.int32)
     first = jnp.where(owner > 0, items.end[jnp.maximum(owner - 1, 0)], 0)
     return owner, item - first
 

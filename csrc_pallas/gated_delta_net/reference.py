@@ -32,6 +32,7 @@ from csrc_pallas.ragged_batch import RaggedBatch, num_tokens, query_len, token_r
 from csrc_pallas.work_items import cdiv, locate, work_items
 
 CHUNK = 64  # tokens
+SOLVE_BLOCK = 16  # rows, divides CHUNK
 DECODE_TILE = 8  # requests
 L2_EPS = 1e-6
 
@@ -77,14 +78,14 @@ def gated_delta_net(
         beta=jax.nn.sigmoid(b.astype(jnp.float32)),
     )
     initial = _InitialState(recurrent_state, slots, layer)
-    out = jnp.zeros((rows + 2 * CHUNK, value_heads, value_dim), jnp.float32)
+    out = jnp.zeros((rows, value_heads, value_dim), jnp.float32)
     new_state = jnp.zeros((write.shape[0], *recurrent_state.shape[2:]), recurrent_state.dtype)
     out, new_state = _decode(tokens, initial, batch, out, new_state)
     out, new_state = _prefill(tokens, initial, batch, out, new_state)
     recurrent_state = recurrent_state.at[layer, write].set(new_state, mode="drop")
 
     out = gated_rms_norm(
-        out[CHUNK : CHUNK + rows],
+        out,
         z.reshape(rows, value_heads, value_dim),
         weights.norm[layer],
         rms_eps,
@@ -162,15 +163,49 @@ class _InitialState(NamedTuple):
 
 
 def recurrent_step(tokens: Tokens, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One token of each of S sequences: (o [S, Hv, Dv], new state [S, Hv, Dk, Dv])."""
+    """One token of each of S sequences: (o [S, Hv, Dv], new state [S, Hv, Dk, Dv]).
+
+    With u = beta (v - exp(g) S^T k), the new state is exp(g) S + k u^T, so that
+    o = exp(g) S^T q + (k . q) u: one product with the old state serves k and q.
+    """
     group = tokens.v.shape[1] // tokens.k.shape[1]
-    q = jnp.repeat(tokens.q, group, axis=1)
+    q = jnp.repeat(tokens.q, group, axis=1)  # [S, Hv, Dk]
     k = jnp.repeat(tokens.k, group, axis=1)
-    state = state * jnp.exp(tokens.log_decay)[..., None, None]
-    recalled = jnp.einsum("shkv,shk->shv", state, k)
-    delta = tokens.beta[..., None] * (tokens.v - recalled)
-    state = state + k[..., :, None] * delta[..., None, :]
-    return jnp.einsum("shkv,shk->shv", state, q), state
+    decay = jnp.exp(tokens.log_decay)[..., None]  # [S, Hv, 1]
+    recalled = jnp.einsum("shnk,shkv->shnv", jnp.stack([k, q], axis=2), state)
+    recalled = decay[..., None] * recalled  # [S, Hv, 2, Dv] by k, by q
+    u = tokens.beta[..., None] * (tokens.v - recalled[:, :, 0])
+    o = recalled[:, :, 1] + jnp.sum(k * q, axis=-1, keepdims=True) * u
+    return o, decay[..., None] * state + k[..., :, None] * u[..., None, :]
+
+
+def solve_unit_lower(strictly_lower: jax.Array, target: jax.Array) -> jax.Array:
+    """Solves (I + strictly_lower) x = target by blocks: [H, rows, rows], [H, rows, N] -> target's.
+
+    All diagonal blocks are inverted together, row by row: forward substitution, which stays exact
+    where a Neumann series would not (keys that repeat). LAPACK's solver, called through XLA on the
+    CPU, takes 5 to 10 times as long for these sizes.
+    """
+    rows = strictly_lower.shape[-1]
+    starts = range(0, rows, SOLVE_BLOCK)
+    eye = jnp.eye(SOLVE_BLOCK, dtype=target.dtype)
+    diagonal = jnp.stack(
+        [strictly_lower[:, i : i + SOLVE_BLOCK, i : i + SOLVE_BLOCK] for i in starts], axis=1
+    )  # [H, blocks, SOLVE_BLOCK, SOLVE_BLOCK]
+
+    def invert_row(i, inverse):
+        row = lax.dynamic_slice_in_dim(diagonal, i, 1, axis=2)
+        row = lax.dynamic_slice_in_dim(eye, i, 1) - row @ inverse
+        return lax.dynamic_update_slice_in_dim(inverse, row, i, axis=2)
+
+    inverse = jnp.broadcast_to(eye, diagonal.shape)
+    inverse = lax.fori_loop(1, SOLVE_BLOCK, invert_row, inverse)
+    x = inverse[:, 0] @ target[:, :SOLVE_BLOCK]
+    for block, i in enumerate(starts[1:], start=1):
+        here = slice(i, i + SOLVE_BLOCK)
+        rest = target[:, here] - strictly_lower[:, here, :i] @ x
+        x = jnp.concatenate([x, inverse[:, block] @ rest], axis=1)
+    return x
 
 
 def chunk_step(tokens: Tokens, state: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -210,7 +245,7 @@ def chunk_step(tokens: Tokens, state: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     system = jnp.where(lower, beta * kk * pair, 0.0)
     target = beta * (v - since_start * (k @ state))
-    u = jax.scipy.linalg.solve_triangular(system, target, lower=True, unit_diagonal=True)
+    u = solve_unit_lower(system, target)
     o = since_start * (q @ state) + (qk * pair) @ u
     state = since_start[:, -1:] * state + jnp.einsum("hrk,hrv->hkv", k * until_end, u)
     return o.transpose(1, 0, 2), state
@@ -225,7 +260,7 @@ def _decode(
 ) -> tuple[jax.Array, jax.Array]:
     """Requests [0, num_decodes): fills their rows of `out` and `new_state`.
 
-    out is [CHUNK + T + CHUNK, Hv, Dv], new_state [R, Hv, Dk, Dv].
+    out is [T, Hv, Dv], new_state [R, Hv, Dk, Dv].
     """
     rows = min(tokens.v.shape[0], new_state.shape[0])
     tile = min(DECODE_TILE, rows)
@@ -236,7 +271,7 @@ def _decode(
         start = jnp.minimum(i * tile, rows - tile)
         part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, tile), tokens)
         o, state = recurrent_step(part, initial.load(start + jnp.arange(tile)))
-        out = lax.dynamic_update_slice_in_dim(out, o, CHUNK + start, 0)
+        out = lax.dynamic_update_slice_in_dim(out, o, start, 0)
         state = state.astype(new_state.dtype)
         return out, lax.dynamic_update_slice_in_dim(new_state, state, start, 0)
 
@@ -251,35 +286,27 @@ def _prefill(
     new_state: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Requests [num_decodes, num_requests): fills their rows of `out` and `new_state`."""
+    num_rows = out.shape[0]
     request = jnp.arange(new_state.shape[0], dtype=jnp.int32)
     length = jnp.where(request >= batch.num_decodes, query_len(batch), 0)
     lead = batch.context_len % CHUNK  # places of the first chunk that earlier steps have filled
     items = work_items(jnp.where(length > 0, cdiv(lead + length, CHUNK), 0))
-    padded = jax.tree.map(lambda x: jnp.pad(x, ((CHUNK, CHUNK), *((0, 0),) * (x.ndim - 1))), tokens)
 
     def body(i, carry):
         state, out, new_state = carry
         request, chunk = locate(items, i)
-        offset = chunk * CHUNK - lead[request]  # of the chunk's first place, in the request
-        start = CHUNK + batch.query_start[request] + offset
-        place = offset + jnp.arange(CHUNK, dtype=jnp.int32)
-        valid = (place >= 0) & (place < length[request])
-
-        def part(x, fill):
-            mask = valid.reshape(-1, *(1,) * (x.ndim - 1))
-            return jnp.where(mask, lax.dynamic_slice_in_dim(x, start, CHUNK), fill)
-
+        # Of the chunk's places in the request: the first chunk may start before its first new row.
+        offset = chunk * CHUNK - lead[request] + jnp.arange(CHUNK, dtype=jnp.int32)
+        valid = (offset >= 0) & (offset < length[request])
+        row = jnp.where(valid, batch.query_start[request] + offset, num_rows)
+        part = jax.tree.map(lambda x: x.at[row].get(mode="fill", fill_value=0), tokens)
         state = jnp.where(chunk == 0, initial.load(request), state)
-        zeros = jax.tree.map(lambda x: jnp.zeros((), x.dtype), padded)
-        o, state = chunk_step(jax.tree.map(part, padded, zeros), state)
-        out = lax.dynamic_update_slice_in_dim(out, part_or(out, o, start, valid), start, 0)
+        o, state = chunk_step(part, state)
+        out = out.at[row].set(o, mode="drop")
         new_state = lax.dynamic_update_slice_in_dim(
             new_state, state.astype(new_state.dtype)[None], request, 0
         )
         return state, out, new_state
-
-    def part_or(out, o, start, valid):
-        return jnp.where(valid[:, None, None], o, lax.dynamic_slice_in_dim(out, start, CHUNK))
 
     state = jnp.zeros(new_state.shape[1:], jnp.float32)
     _, out, new_state = lax.fori_loop(0, items.total, body, (state, out, new_state))

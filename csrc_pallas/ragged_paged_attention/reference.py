@@ -28,7 +28,7 @@ from csrc_pallas.ragged_batch import (
 )
 from csrc_pallas.work_items import cdiv, locate, work_items
 
-DECODE_TILE = 8  # requests
+DECODE_TILE = 4  # requests
 PREFILL_TILE = 32  # queries
 KV_BLOCK = 128  # keys, rounded down to whole pages, at least one page
 
