@@ -217,7 +217,10 @@ class IronwoodWorker(WorkerBase):
         per_layer = conv * self._dtype.itemsize + state * self._state_dtype.itemsize
         page = 2 * page_size * model.num_kv_heads * model.head_dim * self._dtype.itemsize
         return plan_caches(
-            budget=self.cache_config.kv_cache_memory_bytes or self._cache_budget(),
+            budget=self.cache_config.kv_cache_memory_bytes
+            or devices.cache_budget(
+                self._devices, self.config, self.cache_config.gpu_memory_utilization
+            ),
             bytes_per_slot=model.num_gdn_layers * per_layer,
             bytes_per_page=model.num_attention_layers * page,
             pages_per_request=-(-self.model_config.max_model_len // page_size),

@@ -39,7 +39,7 @@ class ModelRunner:
         self._state = state
         self._programs = programs
         self._grid = grid
-        self._requests = requests
+        self.requests = requests
         self._capacity = (num_pages, num_slots)
         self._pending: PendingOutput | None = None
 
@@ -67,7 +67,7 @@ class ModelRunner:
         self._programs.compile(buckets, self._params, self._state, threads=threads, on_done=on_done)
         for bucket in buckets:
             packed, fields = self._new_buffer(bucket)
-            fields.row[:] = self._requests.capacity
+            fields.row[:] = self.requests.capacity
             self._state, outputs = self._programs.run(bucket, self._params, self._state, packed)
             jax.block_until_ready(outputs)
 
@@ -76,7 +76,7 @@ class ModelRunner:
         jax.block_until_ready(self._state)
 
     def _update_requests(self, scheduled: SchedulerOutput) -> None:
-        requests = self._requests
+        requests = self.requests
         for request_id in scheduled.finished_req_ids:
             requests.remove(request_id)
         for request_id in scheduled.preempted_req_ids or ():
@@ -107,7 +107,7 @@ class ModelRunner:
         requests.computed[requests.rows(cached.req_ids)] = cached.num_computed_tokens
 
     def _dispatch(self, scheduled: SchedulerOutput) -> PendingOutput:
-        requests = self._requests
+        requests = self.requests
         request_ids = list(scheduled.num_scheduled_tokens)
         rows = requests.rows(request_ids)
         new_tokens = np.fromiter(scheduled.num_scheduled_tokens.values(), np.int32)
@@ -130,7 +130,7 @@ class ModelRunner:
 
     def _new_buffer(self, bucket: Bucket) -> tuple[np.ndarray, step_layout.PackedFields]:
         # Not reused: a transfer may still read the buffer of an earlier step.
-        pages_per_request = self._requests.pages.shape[1]
+        pages_per_request = self.requests.pages.shape[1]
         packed = np.zeros(step_layout.packed_size(bucket, pages_per_request), np.int32)
         return packed, step_layout.host_views(packed, bucket, pages_per_request)
 

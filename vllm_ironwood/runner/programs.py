@@ -108,6 +108,14 @@ def _with_tokens_on_device(fields: step_layout.PackedFields, last_tokens: jax.Ar
     return ids.at[target].set(last_tokens[fields.row], mode="drop")
 
 
+# One function for every engine of the process: engines of equal shapes share its programs.
+_STEP = jax.jit(
+    step,
+    static_argnames=("config", "bucket", "pages_per_request", "max_logprobs"),
+    donate_argnames=("state",),
+)
+
+
 class Programs:
     """The compiled programs by bucket, and the only place that compiles one.
 
@@ -187,11 +195,10 @@ class Programs:
         packed = jax.ShapeDtypeStruct(
             (step_layout.packed_size(bucket, self._pages_per_request),), jnp.int32
         )
-        program = functools.partial(
-            step, self._config, bucket, self._pages_per_request, self._max_logprobs
-        )
         shapes = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), (params, state)
         )
-        lowered = jax.jit(program, donate_argnums=(1,)).lower(*shapes, packed)
+        lowered = _STEP.lower(
+            self._config, bucket, self._pages_per_request, self._max_logprobs, *shapes, packed
+        )
         return lowered.compile(self._compiler_options)
