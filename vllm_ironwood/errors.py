@@ -8,7 +8,7 @@ A start-up failure surfaces in one of two processes:
 - The engine core loads the weights. vLLM logs a traceback of whatever is raised there, then
   the front end raises "Engine core initialization failed" with a traceback of its own.
   :func:`one_line_exit` prints the line in the engine core and leaves with ``os.EX_CONFIG``;
-  the hook of the front end knows that code and stays silent.
+  the hook of the front end finds that exit code and stays silent.
 
 Errors that are nobody's configuration keep their traceback.
 """
@@ -56,18 +56,19 @@ def install_excepthook() -> None:
 def startup_failure_line(error: BaseException, trace: TracebackType | None) -> str | None:
     """The line to print for an uncaught error, "" to print nothing, None to keep its traceback.
 
-    In a program of the user's own only :class:`ConfigurationError` is shortened; the command
-    line of vLLM also gets one line for what vLLM and transformers say about its arguments.
+    In a program of the user's own only this package's errors are shortened; the command line
+    of vLLM also gets one line for what vLLM and transformers say about its arguments.
     """
     if isinstance(error, ConfigurationError):
         return PREFIX + _squeeze(str(error))
+    core_failed = isinstance(error, RuntimeError) and _ENGINE_CORE_FAILED in str(error)
+    if core_failed and os.EX_CONFIG in _engine_exit_codes(trace):
+        return ""
     if not _is_vllm_command():
         return None
     if isinstance(error, KeyboardInterrupt):
-        return "vllm-ironwood: stopped before the server was ready"
-    if isinstance(error, RuntimeError) and _ENGINE_CORE_FAILED in str(error):
-        if f": {os.EX_CONFIG}" in str(error):
-            return ""
+        return "vllm-ironwood: interrupted"
+    if core_failed:
         return PREFIX + "the engine core stopped before it was ready; its own error is above"
     if _is_about_arguments(error, trace):
         return PREFIX + _squeeze(_explain(error))
@@ -76,14 +77,16 @@ def startup_failure_line(error: BaseException, trace: TracebackType | None) -> s
 
 @contextmanager
 def one_line_exit(*expected: type[Exception]) -> Iterator[None]:
-    """Wrap the engine core's start-up steps: ``expected`` errors end the process in one line.
+    """Around what the engine core does at start: ``expected`` errors end it in one line.
+
+    The process ends at once, without the clean-up of an interpreter that has JAX loaded: that
+    takes seconds, in which vLLM would end it by a signal and its exit code would be lost.
 
     Args:
-        expected: exception types that carry a message for the user, beside
+        expected: exception types whose message is for the user, beside
             :class:`ConfigurationError`.
 
     Raises:
-        SystemExit: in an engine-core process, with code ``os.EX_CONFIG``, after the line.
         ConfigurationError: where the engine runs inside the caller's own process
             (``VLLM_ENABLE_V1_MULTIPROCESSING=0``), which must not be ended for it.
     """
@@ -93,8 +96,10 @@ def one_line_exit(*expected: type[Exception]) -> Iterator[None]:
         message = _squeeze(str(error))
         if multiprocessing.parent_process() is None:
             raise ConfigurationError(message) from error
-        print(PREFIX + message, file=sys.stderr, flush=True)
-        raise SystemExit(os.EX_CONFIG) from None
+        print(PREFIX + message, file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(os.EX_CONFIG)
 
 
 def _is_vllm_command() -> bool:
@@ -103,6 +108,20 @@ def _is_vllm_command() -> bool:
     return os.path.basename(sys.argv[0]) == "vllm" or (
         spec is not None and spec.name.partition(".")[0] == "vllm"
     )
+
+
+def _engine_exit_codes(trace: TracebackType | None) -> set[int | None]:
+    """Exit codes of the engine cores that vLLM was waiting for when it raised.
+
+    They are not in the message: vLLM writes it when the processes are only about to end.
+    """
+    return {
+        process.exitcode
+        for frame, _ in traceback.walk_tb(trace)
+        for process in getattr(
+            getattr(frame.f_locals.get("launch"), "engine_manager", None), "processes", ()
+        )
+    }
 
 
 def _is_about_arguments(error: BaseException, trace: TracebackType | None) -> bool:
