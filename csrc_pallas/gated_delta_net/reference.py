@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from csrc_pallas.gated_delta_net.types import GdnSlots, GdnWeights
+from csrc_pallas.large_arrays import tie_to_iteration, write_slices
 from csrc_pallas.ragged_batch import RaggedBatch, num_tokens, query_len, token_request
 from csrc_pallas.work_items import cdiv, locate, work_items
 
@@ -54,16 +55,12 @@ def gated_delta_net(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """See `api.gated_delta_net`."""
     rows = qkv.shape[0]
-    num_slots = conv_state.shape[1]
-    # A slot number past the end makes the scatters drop what is not to be written.
-    write = jnp.where(query_len(batch) > 0, slots.write, num_slots)
+    writes = _StateWrites.of(batch, slots, layer)
 
     old = conv_state.at[layer, slots.read].get(mode="clip")  # [R, W - 1, channels]
     old = jnp.where(slots.has_initial_state[:, None, None], old, 0)
     mixed = jax.nn.silu(causal_conv(qkv, old, weights.conv[layer], batch))
-    conv_state = conv_state.at[layer, write].set(
-        next_conv_state(qkv, old, batch).astype(conv_state.dtype), mode="drop"
-    )
+    conv_state = writes.apply(conv_state, next_conv_state(qkv, old, batch))
 
     value_heads, key_dim, value_dim = recurrent_state.shape[2:]
     q, k, v = jnp.split(mixed, [num_key_heads * key_dim, 2 * num_key_heads * key_dim], axis=1)
@@ -79,10 +76,10 @@ def gated_delta_net(
     )
     initial = _InitialState(recurrent_state, slots, layer)
     out = jnp.zeros((rows, value_heads, value_dim), jnp.float32)
-    new_state = jnp.zeros((write.shape[0], *recurrent_state.shape[2:]), recurrent_state.dtype)
+    new_state = jnp.zeros((slots.write.shape[0], *recurrent_state.shape[2:]), recurrent_state.dtype)
     out, new_state = _decode(tokens, initial, batch, out, new_state)
     out, new_state = _prefill(tokens, initial, batch, out, new_state)
-    recurrent_state = recurrent_state.at[layer, write].set(new_state, mode="drop")
+    recurrent_state = writes.apply(recurrent_state, new_state)
 
     out = gated_rms_norm(
         out,
@@ -93,6 +90,27 @@ def gated_delta_net(
     real = jnp.arange(rows) < num_tokens(batch)
     out = jnp.where(real[:, None], out.reshape(rows, -1), 0.0).astype(qkv.dtype)
     return out, conv_state, recurrent_state
+
+
+class _StateWrites(NamedTuple):
+    """Which requests write their states, and where to."""
+
+    slot: jax.Array  # [R]
+    layer: jax.Array  # []
+    which: jax.Array  # [R] the requests with new tokens, then any others
+    count: jax.Array  # [] number of requests with new tokens
+
+    @classmethod
+    def of(cls, batch: RaggedBatch, slots: GdnSlots, layer: jax.Array) -> "_StateWrites":
+        active = query_len(batch) > 0
+        which = jnp.argsort(~active, stable=True).astype(jnp.int32)
+        return cls(slots.write, layer, which, jnp.sum(active, dtype=jnp.int32))
+
+    def apply(self, states: jax.Array, new: jax.Array) -> jax.Array:
+        """Writes new [R, ...] into the slots of states [G, slots, ...]."""
+        starts = jnp.zeros((self.slot.shape[0], states.ndim), jnp.int32)
+        starts = starts.at[:, 0].set(self.layer).at[:, 1].set(self.slot)
+        return write_slices(states, new[:, None, None], starts, self.which, self.count)
 
 
 def causal_conv(qkv: jax.Array, old: jax.Array, weight: jax.Array, batch: RaggedBatch) -> jax.Array:
@@ -155,9 +173,10 @@ class _InitialState(NamedTuple):
     slots: GdnSlots
     layer: jax.Array  # []
 
-    def load(self, request: jax.Array) -> jax.Array:
-        """State of the requests, float32 [*request.shape, Hv, Dk, Dv]."""
-        state = self.recurrent_state.at[self.layer, self.slots.read[request]].get(mode="clip")
+    def load(self, iteration: jax.Array, request: jax.Array) -> jax.Array:
+        """State of the requests, float32 [*request.shape, Hv, Dk, Dv], in a loop's iteration."""
+        (states,) = tie_to_iteration(iteration, self.recurrent_state)
+        state = states.at[self.layer, self.slots.read[request]].get(mode="clip")
         started = self.slots.has_initial_state[request][..., None, None, None]
         return jnp.where(started, state.astype(jnp.float32), 0.0)
 
@@ -270,7 +289,7 @@ def _decode(
         # The last tile starts earlier rather than run past the end: rows done twice come out equal.
         start = jnp.minimum(i * tile, rows - tile)
         part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, tile), tokens)
-        o, state = recurrent_step(part, initial.load(start + jnp.arange(tile)))
+        o, state = recurrent_step(part, initial.load(i, start + jnp.arange(tile)))
         out = lax.dynamic_update_slice_in_dim(out, o, start, 0)
         state = state.astype(new_state.dtype)
         return out, lax.dynamic_update_slice_in_dim(new_state, state, start, 0)
@@ -300,7 +319,7 @@ def _prefill(
         valid = (offset >= 0) & (offset < length[request])
         row = jnp.where(valid, batch.query_start[request] + offset, num_rows)
         part = jax.tree.map(lambda x: x.at[row].get(mode="fill", fill_value=0), tokens)
-        state = jnp.where(chunk == 0, initial.load(request), state)
+        state = jnp.where(chunk == 0, initial.load(i, request), state)
         o, state = chunk_step(part, state)
         out = out.at[row].set(o, mode="drop")
         new_state = lax.dynamic_update_slice_in_dim(

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from csrc_pallas.large_arrays import tie_to_iteration
 from csrc_pallas.work_items import cdiv, locate, work_items
 
 # Pairs per block when an expert has few pairs on average (decode) and when it has many (prefill).
@@ -49,10 +50,10 @@ def fused_experts(
         expert, block = locate(items, i)
         start = bounds[expert] + block * block_rows
         token = lax.dynamic_slice_in_dim(pair_token, start, block_rows)
-        w_gate_up = lax.dynamic_slice(
-            gate_up, (layer, expert, 0, 0), (1, 1, hidden, 2 * intermediate)
-        )[0, 0]
-        w_down = lax.dynamic_slice(down, (layer, expert, 0, 0), (1, 1, intermediate, hidden))[0, 0]
+        stacks = tie_to_iteration(i, gate_up, down)
+        w_gate_up, w_down = (
+            lax.dynamic_slice(x, (layer, expert, 0, 0), (1, 1, *x.shape[2:]))[0, 0] for x in stacks
+        )
         h = jnp.dot(x[token], w_gate_up, preferred_element_type=jnp.float32)
         h = jax.nn.silu(h[:, :intermediate]) * h[:, intermediate:]
         y = jnp.dot(h.astype(x.dtype), w_down, preferred_element_type=jnp.float32)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from csrc_pallas.large_arrays import tie_to_iteration, write_slices
 from csrc_pallas.ragged_batch import (
     RaggedBatch,
     num_tokens,
@@ -65,14 +66,15 @@ def write_kv(
 ) -> jax.Array:
     """Writes k and v [T, Hkv, D] of the real rows to their places in `pages`."""
     rows = k.shape[0]
-    num_pages, page_size = pages.shape[1], pages.shape[3]
+    page_size = pages.shape[3]
     request = jnp.minimum(token_request(batch, rows), block_tables.shape[0] - 1)
     position = token_position(batch, rows)
     page = block_tables[request, position // page_size]
-    # A page number past the end makes the scatter drop the row.
-    page = jnp.where(jnp.arange(rows) < num_tokens(batch), page, num_pages)
-    kv = jnp.concatenate([k, v], axis=-1).astype(pages.dtype)  # [T, Hkv, 2 * D]
-    return pages.at[layer, page, :, position % page_size].set(kv, mode="drop")
+    zero = jnp.zeros_like(page)
+    starts = jnp.stack([zero + layer, page, zero, position % page_size, zero], axis=1)
+    kv = jnp.concatenate([k, v], axis=-1)[:, None, None, :, None, :]  # [T, 1, 1, Hkv, 1, 2 * D]
+    which = jnp.arange(rows, dtype=jnp.int32)
+    return write_slices(pages, kv, starts, which, num_tokens(batch))
 
 
 class _Cache(NamedTuple):
@@ -156,7 +158,7 @@ def _attend(q: jax.Array, position: jax.Array, tables: jax.Array, cache: _Cache)
         [S, Q, Hq, D] in the dtype of q.
     """
     seqs, queries, query_heads, head_dim = q.shape
-    _, num_pages, kv_heads, page_size, _ = cache.pages.shape
+    kv_heads, page_size = cache.pages.shape[2:4]
     group = query_heads // kv_heads
     pages_per_block = _pages_per_block(page_size)
     block = pages_per_block * page_size
@@ -171,7 +173,8 @@ def _attend(q: jax.Array, position: jax.Array, tables: jax.Array, cache: _Cache)
     def body(i, carry):
         row_max, row_sum, acc = carry
         page = lax.dynamic_slice(tables, (0, i * pages_per_block), (seqs, pages_per_block))
-        kv = cache.pages.at[cache.layer, jnp.clip(page, 0, num_pages - 1)].get(mode="clip")
+        (pages,) = tie_to_iteration(i, cache.pages)
+        kv = pages.at[cache.layer, page].get(mode="clip")  # [S, pages, Hkv, page_size, 2 * D]
         kv = kv.astype(jnp.float32).transpose(0, 2, 1, 3, 4)  # [S, Hkv, pages, page_size, 2 * D]
         kv = kv.reshape(seqs, kv_heads, block, 2 * head_dim)
         key = i * block + jnp.arange(block, dtype=jnp.int32)
