@@ -11,17 +11,31 @@ The output of a case goes to NAME.out beside the file, {NAME: [exit code, left-o
 to results.json.
 """
 
+import gc
+import importlib
 import json
 import os
+import pkgutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import vllm.entrypoints.cli.main
-import vllm.entrypoints.cli.serve
+import vllm.v1.engine.async_llm
 from vllm import LLM
 from vllm.entrypoints.common.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+
+def warm_up() -> None:
+    """Do once what each command would do again: the imports of its sub-commands, and reading
+    vLLM's own sources for the help of some 300 arguments."""
+    for module in pkgutil.iter_modules(vllm.entrypoints.cli.__path__):
+        importlib.import_module(f"vllm.entrypoints.cli.{module.name}")
+    importlib.import_module("vllm.entrypoints.cli.benchmark.main")
+    make_arg_parser(FlexibleArgumentParser())
+    # Else every fork looks through all these objects again when it ends.
+    gc.freeze()
 
 
 def processes_of_session(session: int) -> list[str]:
@@ -49,8 +63,7 @@ def become(case: dict[str, Any], output: Path) -> None:
 
 
 def main(cases_file: Path) -> None:
-    # Also once for all: vLLM reads its own sources to write the help of some 300 arguments.
-    make_arg_parser(FlexibleArgumentParser())
+    warm_up()
     results = {}
     for name, case in json.loads(cases_file.read_text()).items():
         child = os.fork()
