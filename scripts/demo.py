@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import openai
@@ -25,6 +25,7 @@ LOG = ROOT / ".demo" / "serve.log"
 MODEL_NAME = "ironwood-demo"
 QUESTIONS = ("Hello! Who are you?", "What can you do?")
 MAX_ANSWER_TOKENS = 64
+STARTING = "starting vllm serve (the first start compiles for about a minute)"
 STOP_SECONDS = 20  # what a clean stop may take
 LOG_LINES = 20
 
@@ -34,13 +35,11 @@ class DemoError(RuntimeError):
 
 
 class Server:
-    """A `vllm serve` process in a process group of its own, which writes to LOG."""
+    """A process in a group of its own that serves HTTP at `url` and writes to LOG."""
 
-    def __init__(self, checkpoint: Path, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, command: Sequence[str | Path], url: str) -> None:
+        self.url = url
         LOG.parent.mkdir(exist_ok=True)
-        command = [Path(sys.executable).with_name("vllm"), "serve", checkpoint]
-        command += ["--device", "cpu", "--port", str(port), "--served-model-name", MODEL_NAME]
         with LOG.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -165,9 +164,9 @@ def chat(client: openai.OpenAI, question: str) -> None:
 def show_progress(elapsed: float) -> None:
     """Keep one line up to date on a terminal; elsewhere one line at the start has to do."""
     if sys.stdout.isatty():
-        print(f"\rstarting vllm serve ... {elapsed:.0f} s", end="", flush=True)
+        print(f"\r{STARTING} ... {elapsed:.0f} s", end="", flush=True)
     elif elapsed == 0:
-        print("starting vllm serve ...", flush=True)
+        print(f"{STARTING} ...", flush=True)
 
 
 def run(checkpoint: Path, port: int, timeout: float) -> None:
@@ -175,12 +174,14 @@ def run(checkpoint: Path, port: int, timeout: float) -> None:
     if not (checkpoint / "config.json").is_file():
         raise DemoError(f"{checkpoint} holds no checkpoint (no config.json in it).")
     require_free_port(port)
-    server = Server(checkpoint, port)
+    command = [Path(sys.executable).with_name("vllm"), "serve", checkpoint, "--device", "cpu"]
+    command += ["--port", str(port), "--served-model-name", MODEL_NAME]
+    server = Server(command, f"http://127.0.0.1:{port}")
     try:
         show_progress(0)
         ready = server.wait_until_ready(timeout, show_progress)
-        back = "\r" if sys.stdout.isatty() else ""
-        print(f"{back}vllm serve is ready after {ready:.1f} s at {server.url}")
+        end_of_line = "\n" if sys.stdout.isatty() else ""
+        print(f"{end_of_line}ready after {ready:.1f} s at {server.url}")
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
         for question in QUESTIONS:
             chat(client, question)

@@ -57,7 +57,7 @@ explain() {
     elif grep -qE 'NewConnectionError|ConnectTimeout|ReadTimeout|name resolution|ProxyError|Connection (refused|broken|reset)|Failed to establish|Network is unreachable' <<<"$output"; then
         echo "pip cannot reach a package index: check the network or proxy, or point PIP_INDEX_URL or PIP_FIND_LINKS at one you can reach; log: $LOG"
     elif grep -q 'No matching distribution found' <<<"$output"; then
-        echo "$(grep -o 'No matching distribution found for .*' <<<"$output" | tail -1) on this Python and machine: try another interpreter with PYTHON=python3.11; log: $LOG"
+        echo "pip found no $(sed -n 's/.*No matching distribution found for //p' <<<"$output" | tail -n 1): no package index is within reach, or none has it for this Python (try PYTHON=python3.11); log: $LOG"
     else
         tail -n 15 "$LOG" >&2
         echo "'$1' did not work; its last lines are above, the whole log is $LOG"
@@ -105,7 +105,7 @@ make_venv() {
 
 pip_install() {
     "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
-        --constraint "$PINS" --constraint "$LOCK" "$@"
+        --constraint "$LOCK" "$@"
 }
 
 install_torch() {
@@ -113,11 +113,7 @@ install_torch() {
 }
 
 install_build_tools() {
-    local name tools=()
-    for name in setuptools setuptools-scm setuptools-rust wheel ninja cmake packaging jinja2; do
-        tools+=("$(pin "$name")")
-    done
-    pip_install "${tools[@]}"
+    pip_install "$(pin setuptools)" setuptools-scm setuptools-rust wheel ninja cmake packaging jinja2
 }
 
 # Where the wheel of vLLM for this Python is kept, whether it exists or not.
@@ -133,7 +129,8 @@ vllm_wheel() {
 build_vllm() {
     VLLM_TARGET_DEVICE=empty VLLM_SKIP_VERSION_SUFFIX=1 "$VENV/bin/python" -m pip wheel \
         --disable-pip-version-check --no-input --progress-bar off --no-deps --no-build-isolation \
-        --no-cache-dir --no-binary vllm --wheel-dir "$scratch" "$(pin vllm)" && mv "$scratch"/vllm-*.whl "$1"
+        --no-cache-dir --no-binary vllm --wheel-dir "$scratch" "$(pin vllm)" &&
+        mv "$scratch"/vllm-*.whl "$1"
 }
 
 install_package() {
