@@ -153,6 +153,7 @@ class IronwoodWorker(WorkerBase):
             requests=requests,
             num_pages=num_pages,
             num_slots=num_slots,
+            debug_fill_nan=self.config.debug_fill_nan,
         )
 
     def compile_or_warm_up_model(self) -> CompilationTimes:

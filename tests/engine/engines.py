@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 from vllm import LLM, SamplingParams
@@ -28,7 +29,9 @@ def engine(checkpoint: Path, **arguments) -> Iterator[LLM]:
         "use_tqdm_on_load": False,
         **arguments,
     }
-    llm = LLM(str(checkpoint), additional_config=additional, **arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        llm = LLM(str(checkpoint), additional_config=additional, **arguments)
     try:
         yield llm
     finally:

@@ -6,6 +6,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
+from vllm_ironwood.cache.audit import PoolAudit
 from vllm_ironwood.cache.state_spec import GdnStateSpec
 
 
@@ -28,6 +29,7 @@ class GdnStateManager(MambaManager):
         )
         super().__init__(kv_cache_spec, slots, **kwargs)
         self._page_pool = block_pool
+        self.audit = PoolAudit(pages=block_pool, slots=slots, slot_tables=self.req_to_blocks)
 
     def get_num_blocks_to_allocate(self, *args, **kwargs) -> int:
         """Blocks to take from the *page* pool: none, or more than it has when slots run out.
@@ -50,10 +52,6 @@ class GdnStateManager(MambaManager):
         slots = super().pop_blocks_for_free(request_id)
         self.block_pool.free_blocks(reversed(slots))
         return []
-
-    @property
-    def num_free_slots(self) -> int:
-        return self.block_pool.get_num_free_blocks()
 
 
 def register_state_spec() -> None:

@@ -8,9 +8,10 @@ import numpy as np
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
+from vllm_ironwood.cache import audit
 from vllm_ironwood.cache.config_builder import ATTENTION_GROUP, STATE_GROUP
 from vllm_ironwood.models.qwen3_5_moe.params import Params
-from vllm_ironwood.runner import step_layout
+from vllm_ironwood.runner import nan_fill, step_layout
 from vllm_ironwood.runner.buckets import Bucket, BucketGrid
 from vllm_ironwood.runner.outputs import PendingOutput
 from vllm_ironwood.runner.programs import Programs, StepState
@@ -34,6 +35,7 @@ class ModelRunner:
         requests: RequestTable,
         num_pages: int,
         num_slots: int,
+        debug_fill_nan: bool,
     ) -> None:
         self._params = params
         self._state = state
@@ -41,6 +43,7 @@ class ModelRunner:
         self._grid = grid
         self.requests = requests
         self._capacity = (num_pages, num_slots)
+        self._debug_fill_nan = debug_fill_nan
         self._pending: PendingOutput | None = None
 
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput | None:
@@ -48,6 +51,9 @@ class ModelRunner:
         self._update_requests(scheduled)
         if scheduled.total_num_scheduled_tokens == 0:
             return EMPTY_MODEL_RUNNER_OUTPUT
+        if self._debug_fill_nan:
+            caches = nan_fill.check_and_fill(audit.latest(), self._state.caches)
+            self._state = self._state._replace(caches=caches)
         self._pending = self._dispatch(scheduled)
         return None
 
