@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from vllm.config.compilation import CompilationMode, CUDAGraphMode
-
 from vllm_ironwood.block_sizes import ALLOWED_BLOCK_SIZES
 from vllm_ironwood.errors import ConfigurationError
 
@@ -187,20 +185,6 @@ def state_block(vllm_config: "VllmConfig") -> str | None:
 def prefix_match_unit(vllm_config: "VllmConfig") -> str | None:
     unit = vllm_config.cache_config.prefix_match_unit
     return None if unit in (None, vllm_config.cache_config.block_size) else f"{unit=}"
-
-
-def torch_compilation(vllm_config: "VllmConfig") -> str | None:
-    config = vllm_config.compilation_config
-    passes = [name for name, value in vars(config.pass_config).items() if value is True]
-    asked = {
-        "mode": config.mode not in (None, CompilationMode.NONE) and config.mode,
-        "cudagraph_mode": config.cudagraph_mode not in (None, CUDAGraphMode.NONE)
-        and config.cudagraph_mode,
-        "cudagraph_capture_sizes": config.cudagraph_capture_sizes,
-        "max_cudagraph_capture_size": config.max_cudagraph_capture_size,
-        "pass_config": [name for name in passes if name != "eliminate_noops"],
-    }
-    return next((f"{name}={value}" for name, value in asked.items() if value), None)
 
 
 def op_priority(vllm_config: "VllmConfig") -> str | None:

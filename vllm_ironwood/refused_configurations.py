@@ -4,6 +4,10 @@
 ``docs/supported.md`` is written from these rows, and a test asks for each of them.
 """
 
+from typing import TYPE_CHECKING
+
+from vllm.config.compilation import CompilationMode, CUDAGraphMode
+
 from vllm_ironwood.block_sizes import ALLOWED_BLOCK_SIZES
 from vllm_ironwood.refusals import (
     SUPPORTED_ARCHITECTURES,
@@ -24,9 +28,26 @@ from vllm_ironwood.refusals import (
     prefix_match_unit,
     remote_model,
     state_block,
-    torch_compilation,
     variable_set,
 )
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+def torch_compilation(vllm_config: "VllmConfig") -> str | None:
+    config = vllm_config.compilation_config
+    passes = [name for name, value in vars(config.pass_config).items() if value is True]
+    asked = {
+        "mode": config.mode not in (None, CompilationMode.NONE) and config.mode,
+        "cudagraph_mode": config.cudagraph_mode not in (None, CUDAGraphMode.NONE)
+        and config.cudagraph_mode,
+        "cudagraph_capture_sizes": config.cudagraph_capture_sizes,
+        "max_cudagraph_capture_size": config.max_cudagraph_capture_size,
+        "pass_config": [name for name in passes if name != "eliminate_noops"],
+    }
+    return next((f"{name}={value}" for name, value in asked.items() if value), None)
+
 
 _LEAVE_OUT = "leave it out"
 _ONE_DEVICE = "run with one device for now"

@@ -6,25 +6,37 @@ import json
 
 import pytest
 
+from vllm_ironwood.request_fields import UnsupportedRequestError
 from vllm_ironwood.streaming_errors import StreamingErrorsMiddleware
 
 ERROR = {"message": "min_p is not supported yet", "type": "BadRequestError", "code": 400}
 ERROR_EVENT = b"data: " + json.dumps({"error": ERROR}).encode() + b"\n\n"
 TOKEN_EVENT = b'data: {"choices": [{"text": "error"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
+ANTHROPIC = {"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}
+ANTHROPIC_EVENT = b"event: error\ndata: " + json.dumps(ANTHROPIC).encode() + b"\n\n"
+PREAMBLE = [b"event: response.created\ndata: {}\n\n", b"event: response.in_progress\ndata: {}\n\n"]
 STREAM = b"text/event-stream; charset=utf-8"
 
 
-def responses(bodies: list[bytes], *, content_type: bytes = STREAM, scope: str = "http"):
-    """What a client is sent when the application answers with these body chunks."""
+def responses(
+    bodies: list[bytes],
+    *,
+    content_type: bytes = STREAM,
+    scope: str = "http",
+    fails: Exception | None = None,
+) -> list[dict]:
+    """What a client is sent when the application answers with these chunks, then may fail."""
     sent: list[dict] = []
 
     async def application(scope, receive, send):
         headers = [(b"content-type", content_type)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for number, body in enumerate(bodies, start=1):
-            more = number < len(bodies)
+            more = number < len(bodies) or fails is not None
             await send({"type": "http.response.body", "body": body, "more_body": more})
+        if fails is not None:
+            raise fails
 
     async def send(message):
         sent.append(message)
@@ -32,6 +44,13 @@ def responses(bodies: list[bytes], *, content_type: bytes = STREAM, scope: str =
     middleware = StreamingErrorsMiddleware(application)
     asyncio.run(middleware({"type": scope}, None, send))
     return sent
+
+
+def wrapped(error: Exception) -> Exception:
+    """As Starlette raises what was raised after the response had started."""
+    late = RuntimeError("Caught handled exception, but response already started.")
+    late.__cause__ = error
+    return late
 
 
 @pytest.mark.parametrize(
@@ -46,6 +65,36 @@ def test_stream_that_begins_with_an_error_is_that_error(bodies):
     assert not body.get("more_body")
 
 
+def test_stream_of_the_anthropic_api_is_its_error_too():
+    start, body = responses([ANTHROPIC_EVENT])
+    assert start["status"] == 400
+    assert json.loads(body["body"]) == ANTHROPIC
+
+
+def test_refusal_after_the_preamble_of_the_responses_api_is_that_error():
+    refusal = UnsupportedRequestError("top_k is not supported", parameter="top_k")
+    start, body = responses(PREAMBLE, fails=wrapped(refusal))
+    assert start["status"] == 400
+    error = json.loads(body["body"])["error"]
+    assert (error["code"], error["param"]) == (400, "top_k")
+    assert "top_k is not supported" in error["message"]
+
+
+def test_preamble_goes_out_before_the_first_output():
+    bodies = [*PREAMBLE, TOKEN_EVENT, DONE]
+    assert [message["body"] for message in responses(bodies)[1:]] == bodies
+
+
+@pytest.mark.parametrize(
+    ("bodies", "error"),
+    [(PREAMBLE, RuntimeError("a bug")), ([TOKEN_EVENT], UnsupportedRequestError("late"))],
+    ids=["a bug", "after a token"],
+)
+def test_other_failures_are_not_touched(bodies, error):
+    with pytest.raises(type(error)):
+        responses(bodies, fails=error)
+
+
 @pytest.mark.parametrize(
     "bodies",
     [
@@ -54,9 +103,10 @@ def test_stream_that_begins_with_an_error_is_that_error(bodies):
         [b": keep-alive\n\n", TOKEN_EVENT],
         [b'data: {"error": null}\n\n'],
         [b'data: {"error": {"message": "no code"}}\n\n'],
+        [b'data: {"type": "error", "error": {"type": "invalid_request_error"}}\n\n'],
         [b""],
     ],
-    ids=["tokens", "error later", "comment first", "no error", "no status", "empty"],
+    ids=["tokens", "error later", "comment first", "no error", "no status", "unnamed", "empty"],
 )
 def test_other_streams_pass_unchanged(bodies):
     sent = responses(bodies)
