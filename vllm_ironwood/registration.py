@@ -8,6 +8,7 @@ class objects, because the ``"module:Class"`` form is inspected in a subprocess 
 vLLM again.
 """
 
+import logging
 from typing import Any, ClassVar, NoReturn
 
 from torch import Tensor, nn
@@ -95,6 +96,13 @@ def register_models() -> None:
         ModelRegistry.register_model(architecture, ForeignShell)
     for architecture in SUPPORTED_ARCHITECTURES:
         ModelRegistry.register_model(architecture, Qwen35MoeShell)
+    logging.getLogger("vllm.usage.usage_lib").addFilter(_concerns_this_platform)
+
+
+def _concerns_this_platform(record: logging.LogRecord) -> bool:
+    """False for the error that vLLM logs at each start: its usage statistics look for another
+    TPU platform's package, which is not wanted here."""
+    return record.msg != "Failed to collect TPU information"
 
 
 def _not_a_torch_model() -> NoReturn:
