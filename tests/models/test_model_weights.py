@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -321,10 +322,10 @@ def test_parts_that_do_not_divide_are_refused():
 def test_each_device_gets_its_own_heads_and_experts(tmp_path):
     """On four devices, in a process of their own."""
     make_checkpoint(tmp_path / "model", overrides={"num_attention_heads": 4, "num_experts": 8})
-    code = f"import shard_check; shard_check.main({str(tmp_path / 'model')!r})"
+    code = f"from tests.models import shard_check; shard_check.main({str(tmp_path / 'model')!r})"
     result = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=__file__.rpartition("/")[0],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=120,
