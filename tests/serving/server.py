@@ -76,6 +76,13 @@ class Server:
         self.process.wait(timeout=timeout)
         return time.monotonic() - start
 
+    def wait_until_gone(self, seconds: float) -> bool:
+        """Whether no process of the server lives, at the latest after that time."""
+        deadline = time.monotonic() + seconds
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return not self.processes()
+
     def kill(self) -> None:
         """Leave nothing behind, whatever happened."""
         if self.processes():

@@ -143,11 +143,6 @@ BAD_REQUESTS = {
         {"prompt": [1] * (MAX_MODEL_LEN + 1), "max_tokens": 1},
         "512",
     ),
-    "prompt and answer longer than the context": (
-        "/v1/completions",
-        {"prompt": [1] * 500, "max_tokens": 100},
-        "512",
-    ),
     "unsupported field": ("/v1/completions", {"prompt": [1], "min_p": 0.2}, "min_p"),
     "unsupported penalty": (
         "/v1/chat/completions",
@@ -194,7 +189,7 @@ def test_the_server_stops_within_seconds_without_a_traceback(demo_checkpoint, tm
         server.wait_until_ready()
         assert ask(server, "/v1/completions", greedy_completion([1, 2, 3], 5))[0] == 200
         assert server.stop(how) < 15
+        assert server.wait_until_gone(seconds=10)
         assert "Traceback" not in server.log
-        assert server.processes() == []
     finally:
         server.kill()
