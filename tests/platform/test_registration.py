@@ -15,7 +15,9 @@ from vllm_ironwood.registration import ForeignShell, Qwen35MoeShell, register_mo
 
 @pytest.fixture(autouse=True)
 def plugins_loaded():
+    """Registered anew: an override that another test asked for stays in vLLM's registry."""
     load_general_plugins()
+    register_models()
 
 
 def test_both_architectures_are_registered_and_no_other_is_served():
