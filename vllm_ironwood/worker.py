@@ -18,13 +18,14 @@ from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
 from vllm_ironwood import compile_cache, devices
 from vllm_ironwood.cache.config_builder import STATE_GROUP
-from vllm_ironwood.cache.plan import CachePlan, plan_caches
+from vllm_ironwood.cache.plan import CacheMemoryError, CachePlan, plan_caches
 from vllm_ironwood.cache.state_spec import GdnStateSpec
 from vllm_ironwood.config import IronwoodConfig
+from vllm_ironwood.errors import one_line_exit
 from vllm_ironwood.models.qwen3_5_moe.config import ModelConfig
 from vllm_ironwood.models.qwen3_5_moe.model import init_caches
 from vllm_ironwood.models.qwen3_5_moe.params import Params
-from vllm_ironwood.models.qwen3_5_moe.weights import load_params
+from vllm_ironwood.models.qwen3_5_moe.weights import CheckpointError, load_params
 from vllm_ironwood.runner.buckets import Bucket, BucketGrid
 from vllm_ironwood.runner.model_runner import ModelRunner
 from vllm_ironwood.runner.programs import Programs, StepState
@@ -56,11 +57,13 @@ class IronwoodWorker(WorkerBase):
 
     # Start: the calls come in this order.
 
+    @one_line_exit()
     def init_device(self) -> None:
         self._devices = devices.select_device(self.config)
         compile_cache.enable()
         logger.info("%s", self.config.describe(self._devices))
 
+    @one_line_exit(CheckpointError)
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
         """Read the checkpoint into device memory.
 
@@ -79,6 +82,7 @@ class IronwoodWorker(WorkerBase):
         seconds = time.perf_counter() - start
         logger.info("Loaded %.2f GiB of weights in %.1f s", size / 2**30, seconds)
 
+    @one_line_exit(CacheMemoryError)
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         model, cache = self.model, self.cache_config
         self._plan = self._plan_caches()
