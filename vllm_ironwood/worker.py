@@ -144,7 +144,7 @@ class IronwoodWorker(WorkerBase):
         self._programs = Programs(
             self.model,
             pages_per_request=requests.pages.shape[1],
-            max_logprobs=self.model_config.max_logprobs,
+            max_logprobs=self._max_logprobs,
             compiler_options=COMPILER_OPTIONS[self._devices[0].platform],
             forbid_recompilation=self.config.forbid_recompilation,
             on_late_compile=_log_late_compile,
@@ -207,6 +207,11 @@ class IronwoodWorker(WorkerBase):
     @property
     def _state_block_size(self) -> int:
         return self.cache_config.mamba_block_size or self.model_config.max_model_len
+
+    @property
+    def _max_logprobs(self) -> int:
+        limit = self.model_config.max_logprobs
+        return self.model.vocab_size if limit < 0 else limit
 
     def _state_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Conv and recurrent state of one layer and slot."""
