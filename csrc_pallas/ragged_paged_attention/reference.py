@@ -130,17 +130,15 @@ def _prefill(q: jax.Array, out: jax.Array, cache: _Cache, batch: RaggedBatch) ->
         request, part = locate(items, i)
         offset = part * tile + jnp.arange(tile, dtype=jnp.int32)  # in the request
         start = (batch.query_start[request] + part * tile, 0, 0)
-        valid = offset < length[request]
-        position = jnp.where(valid, batch.context_len[request] + offset, -1)
+        position = jnp.where(offset < length[request], batch.context_len[request] + offset, -1)
         block = _attend(
             lax.dynamic_slice(q, start, (tile, *q.shape[1:]))[None],
             position[None],
             lax.dynamic_index_in_dim(cache.block_tables, request),
             cache,
         )
-        old = lax.dynamic_slice(out, start, block.shape[1:])
-        new = jnp.where(valid[:, None, None], block[0], old)
-        return lax.dynamic_update_slice(out, new, start)
+        # Rows past the request's end get zeros: they are padding, or later tiles overwrite them.
+        return lax.dynamic_update_slice(out, block[0], start)
 
     return lax.fori_loop(0, items.total, body, out)
 
