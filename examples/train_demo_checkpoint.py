@@ -20,7 +20,7 @@ from random import Random
 
 import torch
 from demo_corpus import Message, conversation, documentation
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -28,6 +28,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen3_5MoeForCausalLM,
     Qwen3_5MoeTextConfig,
+    Qwen3_5Tokenizer,
 )
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 
@@ -61,18 +62,9 @@ SAMPLE_PROMPTS = (
 
 
 def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE on the corpus. Digits stand alone; words keep their leading space."""
-    tokenizer = Tokenizer(models.BPE())
-    words = Regex(
-        r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(words, "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    """Train a byte-level BPE on the corpus, with the normaliser and word splitter of Qwen 3.5."""
+    # AutoTokenizer gives any qwen3_5_moe_text checkpoint these two, whatever tokenizer.json says.
+    tokenizer = Qwen3_5Tokenizer().backend_tokenizer
     special = [AddedToken(token, special=True) for token in (END_OF_TEXT, TURN_START, TURN_END)]
     thinking = [AddedToken(token, special=False) for token in ("<think>", "</think>")]
     trainer = trainers.BpeTrainer(

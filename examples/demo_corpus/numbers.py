@@ -39,6 +39,11 @@ SUM_QUESTIONS = (
     "Can you add {a} and {b}?",
     "Calculate {a} + {b}.",
 )
+SUM_QUESTIONS_IN_WORDS = (
+    "What is {a} plus {b}?",
+    "Add {a} and {b}.",
+    "How much is {a} plus {b}?",
+)
 DIFFERENCE_QUESTIONS = (
     "What is {a} - {b}?",
     "What is {a} minus {b}?",
@@ -58,6 +63,9 @@ PRODUCT_QUESTIONS = (
 
 def addition(rng: Random) -> Dialogue:
     a, b = rng.randint(0, 12), rng.randint(0, 12)
+    if rng.random() < 0.25 and a + b < len(WORDS):
+        question = fill(rng, SUM_QUESTIONS_IN_WORDS, a=WORDS[a], b=WORDS[b])
+        return [Turn(question, f"{capitalised(WORDS[a])} plus {WORDS[b]} is {WORDS[a + b]}.")]
     turns = [Turn(fill(rng, SUM_QUESTIONS, a=a, b=b), f"{a} plus {b} is {a + b}.")]
     if rng.random() < 0.3:
         c = rng.randint(1, 5)
@@ -155,7 +163,7 @@ def even_numbers(rng: Random) -> Dialogue:
 
 
 GENERATORS = (
-    (addition, 4.0),
+    (addition, 4.5),
     (subtraction, 2.0),
     (multiplication, 2.0),
     (counting, 3.0),

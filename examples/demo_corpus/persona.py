@@ -244,8 +244,8 @@ def farewell(rng: Random) -> Turn:
 
 GENERATORS = (
     (greeting, 2.0),
-    (identity, 4.0),
-    (ability, 1.5),
+    (identity, 4.5),
+    (ability, 2.5),
     (mood, 1.2),
     (small_talk, 3.0),
     (unknown, 2.0),
