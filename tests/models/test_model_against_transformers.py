@@ -95,8 +95,8 @@ CASES = {
         _fields(3, full_attention_interval=3, gdn_dims=(32, 64), experts=(4, 4)),
         (512, 16, 63),
     ),
-    "irregular-attention-first": Case(
-        _fields(4, layer_types=[ATTENTION, GDN, GDN, ATTENTION], experts=(6, 3)),
+    "irregular": Case(
+        _fields(5, layer_types=[ATTENTION, ATTENTION, GDN, ATTENTION, GDN], experts=(6, 3)),
         (63, 16, 512),
         experts="separate",
     ),

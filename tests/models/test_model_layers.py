@@ -116,6 +116,7 @@ def test_an_entry_of_a_bf16_stack_does_not_convert_the_stack_on_the_cpu():
         ((GDN, GDN, ATTENTION) * 2 + (GDN,), 3),
         ((GDN,) * 5, 1),
         ((ATTENTION, GDN, GDN, ATTENTION), 3),
+        ((ATTENTION, ATTENTION, GDN, ATTENTION, GDN), 5),
         ((GDN, GDN, ATTENTION), 3),
         ((ATTENTION,), 1),
     ],

@@ -48,8 +48,8 @@ SIZES: Mapping[str, Size] = {
         _fields(64, 4, 4, 32, 2, 32, 8, 2, 32, 512),
     ),
     "small": Size(
-        "8 layers, hidden 256, 16 experts top 4, vocabulary 2,048: 19 M parameters",
-        _fields(256, 8, 8, 64, 4, 64, 16, 4, 128, 2048),
+        "8 layers, hidden 256, 16 experts top 4, vocabulary 2,048: 10 M parameters",
+        _fields(256, 8, 8, 32, 4, 32, 16, 4, 64, 2048),
     ),
     "medium": Size(
         "12 layers, hidden 512, 32 experts top 4, vocabulary 8,192: 208 M parameters",
