@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker: one process's devices, weights, caches and programs, behind vLLM's interface."""
 
+import itertools
 import math
 import os
 import time
@@ -38,6 +39,8 @@ BUCKET_GROWTH = {"tpu": 2, "cpu": 4}
 # LLVM's costly passes take two thirds of a CPU compile and make no step faster.
 COMPILER_OPTIONS = {"tpu": {}, "cpu": {"xla_llvm_disable_expensive_passes": True}}
 
+_NUMBERS = itertools.count()
+
 TORCH_DTYPE = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -54,6 +57,7 @@ class IronwoodWorker(WorkerBase):
         self._programs: Programs | None = None
         self._grid: BucketGrid | None = None
         self.model_runner: ModelRunner | None = None
+        self._number = next(_NUMBERS)
 
     # Start: the calls come in this order.
 
@@ -99,6 +103,7 @@ class IronwoodWorker(WorkerBase):
             dtypes=(TORCH_DTYPE[self._dtype.name], TORCH_DTYPE[self._state_dtype.name]),
             mamba_cache_mode=cache.mamba_cache_mode,
             num_slots=self._plan.num_slots,
+            owner=self._number,
         )
         return {
             f"model.layers.{i}.{kind}": state if kind == "linear_attention" else attention
@@ -157,7 +162,7 @@ class IronwoodWorker(WorkerBase):
             requests=requests,
             num_pages=num_pages,
             num_slots=num_slots,
-            debug_fill_nan=self.config.debug_fill_nan,
+            audited_as=self._number if self.config.debug_fill_nan else None,
         )
 
     def compile_or_warm_up_model(self) -> CompilationTimes:

@@ -9,7 +9,7 @@ import numpy as np
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
-_latest: "weakref.ref[PoolAudit] | None" = None
+_audits: "weakref.WeakValueDictionary[int, PoolAudit]" = weakref.WeakValueDictionary()
 
 
 class PoolFault(RuntimeError):
@@ -19,13 +19,15 @@ class PoolFault(RuntimeError):
 class PoolAudit:
     """Looks at both pools from where they are kept.
 
-    The scheduler keeps them, the worker debugs with them: both live in the engine core's
-    process, and :func:`latest` is how the one finds the other's.
+    The scheduler keeps them, the worker debugs with them. Both live in the engine core's
+    process; the worker's ``owner`` number, which travels in the state spec, is how
+    :func:`of` finds the pools that belong to a worker.
     """
 
     def __init__(
         self,
         *,
+        owner: int,
         pages: BlockPool,
         slots: BlockPool,
         slot_tables: dict[str, list[KVCacheBlock]],
@@ -33,8 +35,7 @@ class PoolAudit:
         self._pages = pages
         self._slots = slots
         self._slot_tables = slot_tables
-        global _latest
-        _latest = weakref.ref(self)
+        _audits[owner] = self
 
     def check(self) -> None:
         """Every block is free, cached or held; slots are held by exactly their tables.
@@ -50,16 +51,15 @@ class PoolAudit:
         return _unreadable(self._pages), _unreadable(self._slots)
 
 
-def latest() -> PoolAudit:
-    """The audit of the engine that was built last in this process.
+def of(owner: int) -> PoolAudit:
+    """The audit of a worker's engine.
 
     Raises:
-        RuntimeError: there is none: debugging needs the scheduler in the worker's process.
+        RuntimeError: its scheduler is not in this process, so its pools cannot be seen.
     """
-    audit = _latest() if _latest is not None else None
-    if audit is None:
-        raise RuntimeError("no scheduler in this process: debug_fill_nan cannot see its pools")
-    return audit
+    if owner not in _audits:
+        raise RuntimeError("debug_fill_nan needs the scheduler in the worker's process")
+    return _audits[owner]
 
 
 def check_queue(name: str, pool: BlockPool) -> None:

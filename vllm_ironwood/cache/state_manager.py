@@ -29,7 +29,12 @@ class GdnStateManager(MambaManager):
         )
         super().__init__(kv_cache_spec, slots, **kwargs)
         self._page_pool = block_pool
-        self.audit = PoolAudit(pages=block_pool, slots=slots, slot_tables=self.req_to_blocks)
+        self.audit = PoolAudit(
+            owner=kv_cache_spec.owner,
+            pages=block_pool,
+            slots=slots,
+            slot_tables=self.req_to_blocks,
+        )
 
     def get_num_blocks_to_allocate(self, *args, **kwargs) -> int:
         """Blocks to take from the *page* pool: none, or more than it has when slots run out.

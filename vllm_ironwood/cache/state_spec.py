@@ -18,9 +18,11 @@ class GdnStateSpec(MambaSpec):
 
     Attributes:
         num_slots: slots of the pool, the reserved null slot 0 included.
+        owner: number of the worker whose device memory the slots are.
     """
 
     num_slots: int
+    owner: int
 
     def max_memory_usage_bytes(self, vllm_config: VllmConfig) -> int:
         """Bytes of *attention* blocks that one request's states need: none."""

@@ -23,6 +23,12 @@ class ModelRunner:
 
     Sampled tokens stay on the device for the next step, so a step can be dispatched before
     the previous one has finished: the host never waits for a token to build an input.
+
+    Args:
+        num_pages: attention pages that exist; a larger id is a fault.
+        num_slots: state slots that exist, likewise.
+        audited_as: debugging: the number under which :mod:`vllm_ironwood.cache.audit` knows
+            this engine's pools; they are checked and poisoned before each step.
     """
 
     def __init__(
@@ -35,7 +41,7 @@ class ModelRunner:
         requests: RequestTable,
         num_pages: int,
         num_slots: int,
-        debug_fill_nan: bool,
+        audited_as: int | None,
     ) -> None:
         self._params = params
         self._state = state
@@ -43,7 +49,7 @@ class ModelRunner:
         self._grid = grid
         self.requests = requests
         self._capacity = (num_pages, num_slots)
-        self._debug_fill_nan = debug_fill_nan
+        self._audited_as = audited_as
         self._pending: PendingOutput | None = None
 
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput | None:
@@ -51,8 +57,8 @@ class ModelRunner:
         self._update_requests(scheduled)
         if scheduled.total_num_scheduled_tokens == 0:
             return EMPTY_MODEL_RUNNER_OUTPUT
-        if self._debug_fill_nan:
-            caches = nan_fill.check_and_fill(audit.latest(), self._state.caches)
+        if self._audited_as is not None:
+            caches = nan_fill.check_and_fill(audit.of(self._audited_as), self._state.caches)
             self._state = self._state._replace(caches=caches)
         self._pending = self._dispatch(scheduled)
         return None
