@@ -3,8 +3,8 @@
 
 XLA's CPU backend computes gathers, slices and scatters of bf16 in float32. Left alone it converts
 the whole array, and moves that conversion out of the loops that would read a few entries of it: for
-a cache of 262 MB, 350 ms for a read of 8 entries. The two functions here keep the cost at the
-entries: 0.4 ms for the same read.
+a cache of 262 MB, 350 ms for a read of 8 entries. `tie_to_iteration` and `write_slices` keep the
+cost at the entries: 0.4 ms for the same read.
 """
 
 import jax
@@ -15,6 +15,20 @@ from jax import lax
 def tie_to_iteration(iteration: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     """The arrays, which XLA then takes to depend on the loop's counter: nothing is hoisted."""
     return lax.optimization_barrier((iteration, *arrays))[1:]
+
+
+def layer_of(stacks, layer: jax.Array):
+    """Entry `layer` >= 0 of the leading axis of every array of a tree, in buffers of their own.
+
+    XLA's CPU backend fuses a slice at a dynamic index into the elementwise loops that use it, and
+    does not vectorise those: 2.4 ms, not 0.3, for a convolution of 512 rows of 512 channels. It
+    fuses nothing into or out of a conditional.
+    """
+    return lax.cond(
+        layer >= 0,
+        lambda: jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, layer, keepdims=False), stacks),
+        lambda: jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), stacks),
+    )
 
 
 def write_slices(

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from csrc_pallas.gated_delta_net.types import GdnSlots, GdnWeights
-from csrc_pallas.large_arrays import tie_to_iteration, write_slices
+from csrc_pallas.large_arrays import layer_of, tie_to_iteration, write_slices
 from csrc_pallas.ragged_batch import RaggedBatch, num_tokens, query_len, token_request
 from csrc_pallas.work_items import cdiv, locate, work_items
 
@@ -55,17 +55,18 @@ def gated_delta_net(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """See `api.gated_delta_net`."""
     rows = qkv.shape[0]
+    conv, a_log, dt_bias, norm = layer_of(weights, layer)
     writes = _StateWrites.of(batch, slots, layer)
 
     old = conv_state.at[layer, slots.read].get(mode="clip")  # [R, W - 1, channels]
     old = jnp.where(slots.has_initial_state[:, None, None], old, 0)
-    mixed = jax.nn.silu(causal_conv(qkv, old, weights.conv[layer], batch))
+    mixed = jax.nn.silu(causal_conv(qkv, old, conv, batch))
     conv_state = writes.apply(conv_state, next_conv_state(qkv, old, batch))
 
     value_heads, key_dim, value_dim = recurrent_state.shape[2:]
     q, k, v = jnp.split(mixed, [num_key_heads * key_dim, 2 * num_key_heads * key_dim], axis=1)
-    decay = -jnp.exp(weights.a_log[layer].astype(jnp.float32)) * jax.nn.softplus(
-        a.astype(jnp.float32) + weights.dt_bias[layer].astype(jnp.float32)
+    decay = -jnp.exp(a_log.astype(jnp.float32)) * jax.nn.softplus(
+        a.astype(jnp.float32) + dt_bias.astype(jnp.float32)
     )
     tokens = Tokens(
         q=l2_norm(q.reshape(rows, num_key_heads, key_dim)) * key_dim**-0.5,
@@ -81,12 +82,7 @@ def gated_delta_net(
     out, new_state = _prefill(tokens, initial, batch, out, new_state)
     recurrent_state = writes.apply(recurrent_state, new_state)
 
-    out = gated_rms_norm(
-        out,
-        z.reshape(rows, value_heads, value_dim),
-        weights.norm[layer],
-        rms_eps,
-    )
+    out = gated_rms_norm(out, z.reshape(rows, value_heads, value_dim), norm, rms_eps)
     real = jnp.arange(rows) < num_tokens(batch)
     out = jnp.where(real[:, None], out.reshape(rows, -1), 0.0).astype(qkv.dtype)
     return out, conv_state, recurrent_state
@@ -126,13 +122,14 @@ def causal_conv(qkv: jax.Array, old: jax.Array, weight: jax.Array, batch: Ragged
     request = jnp.minimum(token_request(batch, rows), old.shape[0] - 1)
     offset = jnp.arange(rows, dtype=jnp.int32) - batch.query_start[request]  # in the request
     padded = jnp.pad(qkv, ((width - 1, 0), (0, 0)))
+    weight = weight.astype(jnp.float32)
     out = jnp.zeros(qkv.shape, jnp.float32)
-    for tap in range(width):
+    for tap in range(width - 1):
         back = width - 1 - tap
         before = old[request, jnp.clip(offset + tap, 0, width - 2)]
         inputs = jnp.where((offset >= back)[:, None], padded[tap : tap + rows], before)
-        out += inputs.astype(jnp.float32) * weight[tap].astype(jnp.float32)
-    return out
+        out += inputs.astype(jnp.float32) * weight[tap]
+    return out + qkv.astype(jnp.float32) * weight[-1]
 
 
 def next_conv_state(qkv: jax.Array, old: jax.Array, batch: RaggedBatch) -> jax.Array:
