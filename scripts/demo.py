@@ -25,7 +25,7 @@ LOG = ROOT / ".demo" / "serve.log"
 MODEL_NAME = "ironwood-demo"
 QUESTIONS = ("Hello! Who are you?", "What can you do?")
 MAX_ANSWER_TOKENS = 64
-STARTING = "starting vllm serve (the first start compiles for about a minute)"
+STARTING = "starting vllm serve (the first start compiles, which takes minutes)"
 STOP_SECONDS = 20  # what a clean stop may take
 LOG_LINES = 20
 
