@@ -12,7 +12,9 @@ from csrc_pallas.gated_delta_net import GdnSlots, GdnWeights, gated_delta_net
 from tests.kernels import oracles
 from tests.kernels.ragged import Step
 
-RMS_EPS = 1e-6
+# Large: with nothing in the state, o = (k . q) beta v, and where k . q happens to be close to zero
+# the norm would blow up the rounding of one product.
+RMS_EPS = 1e-2
 
 
 @dataclass(frozen=True)

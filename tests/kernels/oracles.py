@@ -86,13 +86,13 @@ def experts(x, expert_ids, expert_weights, gate_up, down):
     return out
 
 
-def relative_error(actual, expected) -> float:
-    """RMS of the difference over RMS of what is expected; 0 for empty arrays."""
+def relative_error(actual, expected, floor: float = 1e-12) -> float:
+    """RMS of the difference over RMS of what is expected (at least `floor`); 0 if empty."""
     actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     assert actual.shape == expected.shape
     if not expected.size:
         return 0.0
-    scale = np.sqrt(np.mean(expected**2)) + 1e-12
+    scale = max(np.sqrt(np.mean(expected**2)), floor)
     return float(np.sqrt(np.mean((actual - expected) ** 2)) / scale)
 
 

@@ -22,6 +22,10 @@ SHAPES = [
 TOLERANCE = {"float32": 3e-6, "bfloat16": 4e-3}
 
 
+def output_error(actual, expected) -> float:
+    return oracles.relative_error(actual, expected, floor=0.1)
+
+
 def check(shape: Shape, work: Step, *, layer: int = 1, seed: int = 0) -> None:
     """One step on random slots: outputs, written slots, and every other byte of the pool."""
     rng = np.random.default_rng(seed)
@@ -39,7 +43,7 @@ def check(shape: Shape, work: Step, *, layer: int = 1, seed: int = 0) -> None:
         if not request.new:
             continue
         expected, conv_state, state = pool.expect(tokens[rows], read[r], layer)
-        assert oracles.relative_error(out[rows], expected) < TOLERANCE[shape.dtype]
+        assert output_error(out[rows], expected) < TOLERANCE[shape.dtype]
         assert oracles.same_bytes(after.conv_state[layer, write[r]], conv_state.astype(shape.dtype))
         error = oracles.relative_error(after.recurrent_state[layer, write[r]], state)
         assert error < TOLERANCE[shape.state_dtype]
@@ -157,7 +161,7 @@ def test_decode_continues_from_the_state_that_prefill_wrote(prompt):
     pool, tokens = Pool.of(shape, rng, [], 0), Tokens.random(shape, prompt + 5, rng)
     out, conv_state, state = play(pool, tokens, [prompt, 1, 1, 1, 1, 1], decode_single=True)
     expected, expected_conv, expected_state = pool.expect(tokens, None, 0)
-    assert oracles.relative_error(out, expected) < TOLERANCE["float32"]
+    assert output_error(out, expected) < TOLERANCE["float32"]
     assert oracles.same_bytes(conv_state, expected_conv.astype(np.float32))
     assert oracles.relative_error(state, expected_state) < TOLERANCE["float32"]
 
@@ -173,7 +177,7 @@ def test_a_request_may_write_the_slot_that_another_reads():
     out, after = pool.run(tokens, work, make_slots(shape, read, write), 0)
     for r, rows in enumerate(work.rows()):
         expected, _, state = pool.expect(tokens[rows], read[r], 0)
-        assert oracles.relative_error(out[rows], expected) < TOLERANCE["float32"]
+        assert output_error(out[rows], expected) < TOLERANCE["float32"]
         error = oracles.relative_error(after.recurrent_state[0, write[r]], state)
         assert error < TOLERANCE["float32"]
 
@@ -225,7 +229,7 @@ def test_the_delta_rule_stays_exact_at_its_edges(gates, keys):
     expected, _, expected_state = pool.expect(tokens, 3, 0)
 
     out, after = pool.run(tokens, step([], [(70, 150)]), make_slots(shape, [3], [3]), 0)
-    assert oracles.relative_error(out[:150], expected) < 1e-6
+    assert output_error(out[:150], expected) < 1e-6
     assert oracles.relative_error(after.recurrent_state[0, 3], expected_state) < 1e-6
 
 
@@ -238,7 +242,7 @@ def test_the_error_does_not_grow_over_long_text():
     expected, _, _ = pool.expect(tokens, None, 0)
     for thousand in range(4):
         rows = slice(1_000 * thousand, 1_000 * (thousand + 1))
-        assert oracles.relative_error(out[rows], expected[rows]) < TOLERANCE["float32"]
+        assert output_error(out[rows], expected[rows]) < TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize(
