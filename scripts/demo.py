@@ -91,8 +91,11 @@ class Server:
             self._process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_SECONDS)
-        if self._living():
-            os.killpg(self._process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + STOP_SECONDS
+        while self._living() and time.monotonic() < deadline:
+            with contextlib.suppress(ProcessLookupError):  # the last one has just ended
+                os.killpg(self._process.pid, signal.SIGKILL)
+            time.sleep(0.02)
         self._process.wait()
 
     def _living(self) -> list[int]:

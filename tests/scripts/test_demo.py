@@ -45,7 +45,7 @@ def demo(tmp_path, monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "LOG", tmp_path / "serve.log")
-    monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(module, "STOP_SECONDS", 1.0)
     return module
 
 
