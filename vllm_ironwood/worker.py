@@ -84,12 +84,13 @@ class IronwoodWorker(WorkerBase):
         jax.block_until_ready(self._params)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(self._params))
         seconds = time.perf_counter() - start
-        logger.info("Loaded %.2f GiB of weights in %.1f s", size / 2**30, seconds)
+        logger.info("Loaded %.1f MiB of weights in %.1f s", size / 2**20, seconds)
 
     @one_line_exit(CacheMemoryError)
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         model, cache = self.model, self.cache_config
         self._plan = self._plan_caches()
+        self._log_plan()
         attention = FullAttentionSpec(
             block_size=cache.block_size,
             num_kv_heads=model.num_kv_heads,
@@ -149,7 +150,7 @@ class IronwoodWorker(WorkerBase):
         self._programs = Programs(
             self.model,
             pages_per_request=requests.pages.shape[1],
-            max_logprobs=self._max_logprobs,
+            max_logprobs=self.model_config.max_logprobs,
             compiler_options=COMPILER_OPTIONS[self._devices[0].platform],
             forbid_recompilation=self.config.forbid_recompilation,
             on_late_compile=_log_late_compile,
@@ -213,11 +214,6 @@ class IronwoodWorker(WorkerBase):
     def _state_block_size(self) -> int:
         return self.cache_config.mamba_block_size or self.model_config.max_model_len
 
-    @property
-    def _max_logprobs(self) -> int:
-        limit = self.model_config.max_logprobs
-        return self.model.vocab_size if limit < 0 else limit
-
     def _state_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Conv and recurrent state of one layer and slot."""
         model = self.model
@@ -225,6 +221,26 @@ class IronwoodWorker(WorkerBase):
             (model.linear_conv_width - 1, model.conv_channels),
             (model.linear_num_value_heads, model.linear_key_head_dim, model.linear_value_head_dim),
         )
+
+    def _log_plan(self) -> None:
+        plan, wanted = self._plan, self.scheduler_config.max_num_seqs
+        logger.info(
+            "Caches: %.1f MiB for %d attention pages of %d tokens, %.1f MiB for %d GDN state "
+            "slots, of which a request holds up to %d",
+            plan.page_bytes / 2**20,
+            plan.num_pages,
+            self.cache_config.block_size,
+            plan.state_bytes / 2**20,
+            plan.num_slots,
+            plan.slots_per_request,
+        )
+        if plan.max_concurrency < wanted:
+            logger.warning(
+                "Only %d requests can run at once for lack of GDN state slots, fewer than "
+                "--max-num-seqs %d: give the caches more memory or raise state_slots",
+                plan.max_concurrency,
+                wanted,
+            )
 
     def _plan_caches(self) -> CachePlan:
         model, page_size = self.model, self.cache_config.block_size
@@ -241,6 +257,7 @@ class IronwoodWorker(WorkerBase):
             pages_per_request=-(-self.model_config.max_model_len // page_size),
             max_requests=self.scheduler_config.max_num_seqs,
             prefix_caching=self.cache_config.enable_prefix_caching,
+            async_scheduling=self.scheduler_config.async_scheduling,
             num_slots=self.config.state_slots,
         )
 

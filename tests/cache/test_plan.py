@@ -16,6 +16,7 @@ def plan(budget, **changes):
         "pages_per_request": 8,
         "max_requests": 4,
         "prefix_caching": True,
+        "async_scheduling": True,
     }
     return plan_caches(**{**arguments, **changes})
 
@@ -28,7 +29,7 @@ def test_the_pools_never_take_more_than_the_budget(budget):
 
 def test_ample_memory_gives_every_request_its_slots_and_pages():
     p = plan(10**10)
-    assert p.num_slots == 1 + 4 * 4
+    assert p.num_slots == 1 + 4 * 3 * 2
     assert p.page_bytes == (4 * 8 + 1) * MIB // 4
 
 
@@ -44,7 +45,7 @@ def test_little_memory_gives_slots_no_more_than_half():
 
 @pytest.mark.parametrize("budget", [0, MIB, 5 * MIB])
 def test_too_little_for_one_request_is_refused_with_what_it_needs(budget):
-    with pytest.raises(CacheMemoryError, match="do not hold one request, which needs 3"):
+    with pytest.raises(CacheMemoryError, match="do not hold one request, which needs 4"):
         plan(budget)
 
 
@@ -55,3 +56,13 @@ def test_slots_that_leave_nothing_for_pages_are_refused():
 
 def test_a_slot_count_given_by_the_user_is_kept():
     assert plan(100 * MIB, num_slots=5).num_slots == 5
+
+
+@pytest.mark.parametrize(
+    ("caching", "asynchronous", "slots"),
+    [(False, False, 1), (False, True, 1), (True, False, 2), (True, True, 3)],
+)
+def test_concurrency_counts_every_slot_a_request_may_hold(caching, asynchronous, slots):
+    p = plan(100 * MIB, prefix_caching=caching, async_scheduling=asynchronous, num_slots=13)
+    assert p.slots_per_request == slots
+    assert p.max_concurrency == 12 // slots

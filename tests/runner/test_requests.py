@@ -33,8 +33,8 @@ def test_a_new_request_does_not_see_its_row_s_previous_owner():
     row = t.rows(["b"])[0]
     assert t.known_len[row] == 2
     assert t.computed[row] == 0
-    assert t.num_pages[row] == 1
-    assert t.num_states[row] == 1
+    assert t.pages_used[row] == 1
+    assert t.states_used[row] == 1
     assert t.sampling["temperature"][row] == 0
     assert t.sampling["num_logprobs"][row] == -1
 
@@ -67,12 +67,12 @@ def test_blocks_append_and_a_resumption_replaces_them():
     t.add("a", [1] * 5, SamplingParams(), 0, [3, 4], [1])
     t.append_blocks("a", [5], [])
     row = t.rows(["a"])[0]
-    assert t.pages[row, : t.num_pages[row]].tolist() == [3, 4, 5]
+    assert t.pages[row, : t.pages_used[row]].tolist() == [3, 4, 5]
     t.preempt("a")
     t.resume("a", [1] * 9, 4, [8], [6, 7])
     row = t.rows(["a"])[0]
-    assert t.pages[row, : t.num_pages[row]].tolist() == [8]
-    assert t.states[row, : t.num_states[row]].tolist() == [6, 7]
+    assert t.pages[row, : t.pages_used[row]].tolist() == [8]
+    assert t.states[row, : t.states_used[row]].tolist() == [6, 7]
     assert t.computed[row] == 4
 
 
@@ -103,3 +103,29 @@ def test_any_seed_vllm_accepts_has_a_stream(seed):
     t = table()
     t.add("a", [1], SamplingParams(seed=seed, temperature=1.0), 0, [1], [1])
     assert t.sampling["seed"][0] == np.uint32(seed % 2**32)
+
+
+@pytest.mark.parametrize("top_k", [-1, 0, 1, 2**31 - 1, 2**31, 2**63, 10**30])
+def test_any_top_k_vllm_accepts_has_a_place(top_k):
+    t = table()
+    t.add("a", [1], SamplingParams(top_k=top_k, temperature=1.0), 0, [1], [1])
+    assert t.sampling["top_k"][0] == (top_k if 0 < top_k < 2**31 else 0)
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"temperature": 1e-5},
+        {"temperature": 2.0},
+        {"top_p": 1e-30},
+        {"top_p": 1.0},
+        {"logprobs": 0},
+        {"logprobs": 2**31 - 1},
+        {"seed": 2**63 - 1},
+        {"seed": -(2**63)},
+    ],
+)
+def test_extreme_values_vllm_accepts_have_a_place(extreme):
+    t = table()
+    t.add("a", [1], SamplingParams(**{"temperature": 1.0, **extreme}), 0, [1], [1])
+    assert np.isfinite(t.sampling["temperature"][0])

@@ -60,6 +60,8 @@ class ModelRunner:
         if self._audited_as is not None:
             caches = nan_fill.check_and_fill(audit.of(self._audited_as), self._state.caches)
             self._state = self._state._replace(caches=caches)
+        if self._pending is not None:
+            raise RuntimeError("a step was scheduled before the last one's tokens were taken")
         self._pending = self._dispatch(scheduled)
         return None
 
@@ -75,13 +77,30 @@ class ModelRunner:
     def warm_up(
         self, buckets: Sequence[Bucket], *, threads: int, on_done: Callable[[Bucket], None]
     ) -> None:
-        """Compile every bucket's program, then run each once on a step without requests."""
+        """Compile every bucket's program, then run each, so that no first request is slow."""
         self._programs.compile(buckets, self._params, self._state, threads=threads, on_done=on_done)
         for bucket in buckets:
-            packed, fields = self._new_buffer(bucket)
-            fields.row[:] = self.requests.capacity
-            self._state, outputs = self._programs.run(bucket, self._params, self._state, packed)
-            jax.block_until_ready(outputs)
+            for sampled in (False, True):
+                packed, fields = self._new_buffer(bucket)
+                self._fill_dummy(fields, sampled)
+                self._state, outputs = self._programs.run(bucket, self._params, self._state, packed)
+                jax.block_until_ready(outputs)
+
+    def _fill_dummy(self, fields: step_layout.PackedFields, sampled: bool) -> None:
+        """A decode and a prefill of no request, in the null page and the null slot.
+
+        Kernels loop over the work there is: without rows a run would warm nothing. Nobody
+        reads the null page and slot, nor the scratch row of last tokens.
+        """
+        longest = self.requests.tokens.shape[1]
+        tokens = min(len(fields.token_ids), 1 + longest)
+        fields.query_start[1:] = tokens
+        fields.query_start[1] = 1
+        fields.counts[:] = 1, 2
+        fields.row[:] = self.requests.capacity
+        fields.temperature[:] = sampled
+        fields.top_p[:] = 1.0
+        fields.want_logprobs[0] = sampled
 
     def wait(self) -> None:
         """Block until every dispatched step has finished."""
@@ -155,8 +174,9 @@ class ModelRunner:
                 f"the scheduler handed out page {fields.block_tables[:count].max()} of {num_pages} "
                 f"or state slot {largest_slot} of {num_slots}"
             )
-        if fields.state_write[:count].min() <= 0:
-            raise RuntimeError("a scheduled request has no state slot to write")
+        reads_null = (fields.state_read[:count] <= 0) & (fields.context_len[:count] > 0)
+        if reads_null.any() or fields.state_write[:count].min() <= 0:
+            raise RuntimeError("a scheduled request has no state slot to read or to write")
 
 
 def _fill(

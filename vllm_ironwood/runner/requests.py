@@ -8,6 +8,8 @@ from vllm.sampling_params import SamplingParams
 
 # vLLM's top_k of 0 and -1 both mean "all"; the device needs one spelling of it.
 TOP_K_ALL = 0
+# vLLM sets no upper limit; from here on it limits nothing, whatever the vocabulary.
+LARGEST_TOP_K = 2**31 - 1
 
 SAMPLING = np.dtype(
     [
@@ -37,6 +39,7 @@ class RequestTable:
             scheduler counts them.
         pages: ``[N, pages_per_request]`` int32, the attention block table.
         states: ``[N, states_per_request]`` int32, the state slot table.
+        pages_used, states_used: ``[N]`` int32, how far each table is filled.
         sampling: ``[N]`` records of :data:`SAMPLING`.
     """
 
@@ -57,9 +60,9 @@ class RequestTable:
         self.known_len = np.zeros(n, np.int32)
         self.computed = np.zeros(n, np.int32)
         self.pages = np.zeros((n, -(-max_model_len // block_size)), np.int32)
-        self.num_pages = np.zeros(n, np.int32)
+        self.pages_used = np.zeros(n, np.int32)
         self.states = np.zeros((n, -(-max_model_len // state_block_size)), np.int32)
-        self.num_states = np.zeros(n, np.int32)
+        self.states_used = np.zeros(n, np.int32)
         self.sampling = np.zeros(n, SAMPLING)
         self._row_of: dict[str, int] = {}
         self._free_rows = list(range(n - 1, -1, -1))
@@ -116,8 +119,8 @@ class RequestTable:
         self, request_id: str, page_ids: Sequence[int], state_ids: Sequence[int]
     ) -> None:
         row = self._row_of[request_id]
-        self.num_pages[row] = _append(self.pages[row], self.num_pages[row], page_ids)
-        self.num_states[row] = _append(self.states[row], self.num_states[row], state_ids)
+        self.pages_used[row] = _append(self.pages[row], self.pages_used[row], page_ids)
+        self.states_used[row] = _append(self.states[row], self.states_used[row], state_ids)
 
     def preempt(self, request_id: str) -> None:
         """Take the request's row away; what it samples with is kept for :meth:`resume`."""
@@ -146,7 +149,7 @@ class RequestTable:
         return (
             params.temperature,
             params.top_p,
-            params.top_k if params.top_k > 0 else TOP_K_ALL,
+            params.top_k if 0 < params.top_k <= LARGEST_TOP_K else TOP_K_ALL,
             seed,
             -1 if params.logprobs is None else params.logprobs,
         )
@@ -159,8 +162,8 @@ class RequestTable:
         self, row: int, num_computed: int, page_ids: Sequence[int], state_ids: Sequence[int]
     ) -> None:
         self.computed[row] = num_computed
-        self.num_pages[row] = _append(self.pages[row], 0, page_ids)
-        self.num_states[row] = _append(self.states[row], 0, state_ids)
+        self.pages_used[row] = _append(self.pages[row], 0, page_ids)
+        self.states_used[row] = _append(self.states[row], 0, state_ids)
 
 
 def _append(table_row: np.ndarray, count: int, ids: Sequence[int]) -> int:
