@@ -5,6 +5,7 @@ vLLM imports this module while it imports its own configuration, so whatever nee
 configuration is imported inside the methods.
 """
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -193,5 +194,22 @@ def _tolerate_no_accelerator() -> None:
         torch.accelerator.empty_host_cache = lambda: None
 
 
+class _DeadEngineInOneLine(logging.Filter):
+    """Takes the traceback off vLLM's report that the engine core has gone.
+
+    When the server stops, its engine core may end before the task that waits for outputs is
+    cancelled, which then logs that the engine is dead. The traceback shows where it waited,
+    never why the engine ended: that the engine core logs itself.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if type(error).__name__ == "EngineDeadError":
+            record.msg, record.args = "The engine core has ended.", ()
+            record.exc_info = record.exc_text = None
+        return True
+
+
 _pin_v1_request_data()
 _tolerate_no_accelerator()
+logging.getLogger("vllm.v1.engine.async_llm").addFilter(_DeadEngineInOneLine())
