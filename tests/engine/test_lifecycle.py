@@ -51,7 +51,7 @@ def test_preempted_requests_resume_to_the_same_answer(
     tiny_checkpoint, prompts, alone, starved, caching, asynchronous
 ):
     limits = {
-        "pages": {"num_gpu_blocks_override": 8},
+        "pages": {"num_gpu_blocks_override": 6},
         "slots": {"additional_config": {"state_slots": 6}},
     }[starved]
     with engine(
