@@ -5,6 +5,7 @@ import pytest
 
 from tests.engine.engines import draw_prompts, engine, generate, greedy
 from vllm_ironwood.cache.plan import NULL_SLOTS
+from vllm_ironwood.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,6 @@ def test_a_long_prompt_alone_is_never_preempted(
 
 
 def test_one_slot_less_than_a_request_needs_is_refused(tiny_checkpoint):
-    with pytest.raises(BaseException, match="do not hold one request, which needs 4"):  # noqa: SIM117
-        with engine(tiny_checkpoint, additional_config={"state_slots": 3}):
-            pass
+    short = engine(tiny_checkpoint, additional_config={"state_slots": 3})
+    with pytest.raises(ConfigurationError, match="do not hold one request, which needs 4"):
+        short.__enter__()
