@@ -115,7 +115,8 @@ def a_resumed_request_keeps_its_old_state(monkeypatch):
 
     def restore(self, request_id, *args):
         resume(self, request_id, *args)
-        self.states[self.rows([request_id])[0]] = kept[request_id]
+        row = self.rows([request_id])[0]
+        self.states[row] = np.where(kept[request_id] > 0, kept[request_id], self.states[row])
 
     monkeypatch.setattr(RequestTable, "preempt", remember)
     monkeypatch.setattr(RequestTable, "resume", restore)
