@@ -3,7 +3,6 @@
 
 import itertools
 import math
-import os
 import time
 from pathlib import Path
 
@@ -171,9 +170,7 @@ class IronwoodWorker(WorkerBase):
         start = time.perf_counter()
         buckets = list(self._grid)
         with tqdm(total=len(buckets), desc="Compiling", unit="program") as bar:
-            self.model_runner.warm_up(
-                buckets, threads=os.cpu_count() or 1, on_done=lambda bucket: bar.update()
-            )
+            self.model_runner.warm_up(buckets, on_done=lambda bucket: bar.update())
         self._programs.seal()
         seconds = time.perf_counter() - start
         logger.info("Compiled %d programs in %.1f s", len(buckets), seconds)

@@ -74,11 +74,9 @@ class ModelRunner:
             raise RuntimeError("sample_tokens was called with no step dispatched")
         return pending
 
-    def warm_up(
-        self, buckets: Sequence[Bucket], *, threads: int, on_done: Callable[[Bucket], None]
-    ) -> None:
+    def warm_up(self, buckets: Sequence[Bucket], *, on_done: Callable[[Bucket], None]) -> None:
         """Compile every bucket's program, then run each, so that no first request is slow."""
-        self._programs.compile(buckets, self._params, self._state, threads=threads, on_done=on_done)
+        self._programs.compile(buckets, self._params, self._state, on_done=on_done)
         for bucket in buckets:
             for sampled in (False, True):
                 packed, fields = self._new_buffer(bucket)

@@ -4,7 +4,6 @@
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import jax
@@ -149,17 +148,16 @@ class Programs:
         params: Params,
         state: StepState,
         *,
-        threads: int,
         on_done: Callable[[Bucket], None],
     ) -> None:
-        """Compile every bucket's program; tracing holds the interpreter, XLA does not."""
-        with ThreadPoolExecutor(threads) as pool:
+        """Compile every bucket's program, or load it from the disk.
 
-            def build(bucket: Bucket) -> None:
-                self._compiled[bucket] = self._compile(bucket, params, state)
-                on_done(bucket)
-
-            list(pool.map(build, buckets))
+        One after the other: XLA shares its own threads among the parts of a program, and two
+        loads from the disk at once were seen to wait for each other for ever on two cores.
+        """
+        for bucket in buckets:
+            self._compiled[bucket] = self._compile(bucket, params, state)
+            on_done(bucket)
 
     def seal(self) -> None:
         """Ready is about to be announced: from here on a compile is a fault."""
