@@ -107,12 +107,31 @@ def _with_tokens_on_device(fields: step_layout.PackedFields, last_tokens: jax.Ar
     return ids.at[target].set(last_tokens[fields.row], mode="drop")
 
 
-# One function for every engine of the process: engines of equal shapes share its programs.
-_STEP = jax.jit(
-    step,
-    static_argnames=("config", "bucket", "pages_per_request", "max_logprobs"),
-    donate_argnames=("state",),
-)
+# Programs kept for the next engine of equal shapes. Not all of them for ever: on the CPU each
+# takes about a thousand memory mappings, of the 65,530 that Linux allows a process, and XLA
+# hangs or aborts when it gets no more.
+_PROGRAMS_KEPT = 24
+
+
+@functools.lru_cache(maxsize=_PROGRAMS_KEPT)
+def _compiled_step(
+    config: ModelConfig,
+    bucket: Bucket,
+    pages_per_request: int,
+    max_logprobs: int,
+    options: tuple[tuple[str, bool], ...],
+    shapes: tuple[jax.ShapeDtypeStruct, ...],
+    structure: jax.tree_util.PyTreeDef,
+) -> jax.stages.Compiled:
+    """The program of a bucket; ``shapes`` and ``structure`` are those of (params, state)."""
+    params, state = jax.tree.unflatten(structure, shapes)
+    packed = jax.ShapeDtypeStruct((step_layout.packed_size(bucket, pages_per_request),), jnp.int32)
+    # A function of its own: JAX keeps what it compiled as long as the function lives.
+    run = jax.jit(
+        functools.partial(step, config, bucket, pages_per_request, max_logprobs),
+        donate_argnums=1,
+    )
+    return run.lower(params, state, packed).compile(dict(options))
 
 
 class Programs:
@@ -150,14 +169,19 @@ class Programs:
         *,
         on_done: Callable[[Bucket], None],
     ) -> None:
-        """Compile every bucket's program, or load it from the disk.
+        """Compile every bucket's program, or load it from the disk, one after the other.
 
-        One after the other: XLA shares its own threads among the parts of a program, and two
-        loads from the disk at once were seen to wait for each other for ever on two cores.
+        XLA shares its own threads among the parts of a program: two at once are no faster.
         """
         for bucket in buckets:
             self._compiled[bucket] = self._compile(bucket, params, state)
             on_done(bucket)
+
+    def temporary_bytes(self) -> int:
+        """Bytes that the hungriest program needs beside its arguments and results."""
+        return max(
+            (p.memory_analysis().temp_size_in_bytes for p in self._compiled.values()), default=0
+        )
 
     def seal(self) -> None:
         """Ready is about to be announced: from here on a compile is a fault."""
@@ -190,13 +214,14 @@ class Programs:
         return self._compiled[bucket]
 
     def _compile(self, bucket: Bucket, params: Params, state: StepState) -> jax.stages.Compiled:
-        packed = jax.ShapeDtypeStruct(
-            (step_layout.packed_size(bucket, self._pages_per_request),), jnp.int32
+        leaves, structure = jax.tree.flatten((params, state))
+        shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in leaves)
+        return _compiled_step(
+            self._config,
+            bucket,
+            self._pages_per_request,
+            self._max_logprobs,
+            tuple(self._compiler_options.items()),
+            shapes,
+            structure,
         )
-        shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), (params, state)
-        )
-        lowered = _STEP.lower(
-            self._config, bucket, self._pages_per_request, self._max_logprobs, *shapes, packed
-        )
-        return lowered.compile(self._compiler_options)
