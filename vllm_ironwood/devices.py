@@ -103,20 +103,19 @@ def select_device(config: "IronwoodConfig") -> "list[jax.Device]":
         raise ConfigurationError(f"JAX cannot use the {device.upper()}: {error}") from error
 
 
-def cache_budget(
-    devices: "list[jax.Device]", config: "IronwoodConfig", memory_utilization: float
-) -> int:
-    """Bytes for attention pages and GDN states together, once the weights are loaded.
+def memory_limit(devices: "list[jax.Device]", memory_utilization: float) -> int | None:
+    """Bytes of one device that weights, caches and steps may take together.
 
     Args:
         devices: those of :func:`select_device`.
-        memory_utilization: vLLM's ``gpu_memory_utilization``, the share of a TPU's memory
-            that weights and caches may take. The CPU follows ``cpu_cache_gib``.
+        memory_utilization: vLLM's ``gpu_memory_utilization``, a share of a TPU's memory.
+
+    Returns:
+        None on the CPU, where only the caches are limited, by ``cpu_cache_gib``.
     """
     if devices[0].platform == "cpu":
-        return int(config.cpu_cache_gib * 2**30)
-    stats = devices[0].memory_stats()
-    return int(stats["bytes_limit"] * memory_utilization) - stats["bytes_in_use"]
+        return None
+    return int(devices[0].memory_stats()["bytes_limit"] * memory_utilization)
 
 
 def _pci_id(path: str) -> str:

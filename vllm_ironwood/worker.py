@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker: one process's devices, weights, caches and programs, behind vLLM's interface."""
 
+import dataclasses
 import itertools
-import math
 import time
 from pathlib import Path
 
@@ -18,6 +18,13 @@ from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
 from vllm_ironwood import compile_cache, devices
 from vllm_ironwood.cache.config_builder import STATE_GROUP
+from vllm_ironwood.cache.memory_plan import (
+    MemoryPlan,
+    bytes_per_slot,
+    bytes_per_token,
+    state_shapes,
+    step_temporary_bytes,
+)
 from vllm_ironwood.cache.plan import CacheMemoryError, CachePlan, plan_caches
 from vllm_ironwood.cache.state_spec import GdnStateSpec
 from vllm_ironwood.config import IronwoodConfig
@@ -53,6 +60,7 @@ class IronwoodWorker(WorkerBase):
         self._devices: list[jax.Device] = []
         self._params: Params | None = None
         self._plan: CachePlan | None = None
+        self._num_pages = 0
         self._programs: Programs | None = None
         self._grid: BucketGrid | None = None
         self.model_runner: ModelRunner | None = None
@@ -81,22 +89,21 @@ class IronwoodWorker(WorkerBase):
             progress=self.load_config.use_tqdm_on_load,
         )
         jax.block_until_ready(self._params)
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(self._params))
         seconds = time.perf_counter() - start
-        logger.info("Loaded %.1f MiB of weights in %.1f s", size / 2**20, seconds)
+        logger.info("Loaded %.1f MiB of weights in %.1f s", self._weight_bytes / 2**20, seconds)
 
     @one_line_exit(CacheMemoryError)
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         model, cache = self.model, self.cache_config
         self._plan = self._plan_caches()
-        self._log_plan()
+        self._warn_of_few_slots()
         attention = FullAttentionSpec(
             block_size=cache.block_size,
             num_kv_heads=model.num_kv_heads,
             head_size=model.head_dim,
             dtype=TORCH_DTYPE[self._dtype.name],
         )
-        conv_shape, state_shape = self._state_shapes()
+        conv_shape, state_shape = state_shapes(model)
         state = GdnStateSpec(
             block_size=self._state_block_size,
             shapes=(conv_shape, state_shape),
@@ -122,7 +129,7 @@ class IronwoodWorker(WorkerBase):
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the caches and a runner that owns them; may be called again."""
-        num_pages = kv_cache_config.num_blocks
+        num_pages = self._num_pages = kv_cache_config.num_blocks
         num_slots = kv_cache_config.kv_cache_groups[STATE_GROUP].kv_cache_spec.num_slots
         max_requests = self.scheduler_config.max_num_seqs
         caches = init_caches(
@@ -174,6 +181,7 @@ class IronwoodWorker(WorkerBase):
         self._programs.seal()
         seconds = time.perf_counter() - start
         logger.info("Compiled %d programs in %.1f s", len(buckets), seconds)
+        logger.info("%s", self._memory_plan().table())
         return CompilationTimes(language_model=seconds, encoder=0.0)
 
     def get_supported_tasks(self) -> tuple[str, ...]:
@@ -211,26 +219,46 @@ class IronwoodWorker(WorkerBase):
     def _state_block_size(self) -> int:
         return self.cache_config.mamba_block_size or self.model_config.max_model_len
 
-    def _state_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Conv and recurrent state of one layer and slot."""
-        model = self.model
-        return (
-            (model.linear_conv_width - 1, model.conv_channels),
-            (model.linear_num_value_heads, model.linear_key_head_dim, model.linear_value_head_dim),
+    @property
+    def _weight_bytes(self) -> int:
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self._params))
+
+    @property
+    def _memory_limit(self) -> int | None:
+        return devices.memory_limit(self._devices, self.cache_config.gpu_memory_utilization)
+
+    def _cache_budget(self) -> int:
+        """Bytes for attention pages and GDN states together.
+
+        On a TPU what weights and the largest step leave; on the CPU as configured.
+        """
+        if self.cache_config.kv_cache_memory_bytes:
+            return self.cache_config.kv_cache_memory_bytes
+        if self._memory_limit is None:
+            return int(self.config.cpu_cache_gib * 2**30)
+        temporaries = step_temporary_bytes(
+            self.model,
+            self._dtype,
+            max_tokens=self.scheduler_config.max_num_batched_tokens,
+            max_requests=self.scheduler_config.max_num_seqs,
+        )
+        return self._memory_limit - self._weight_bytes - temporaries
+
+    def _plan_caches(self) -> CachePlan:
+        page_size = self.cache_config.block_size
+        return plan_caches(
+            budget=self._cache_budget(),
+            bytes_per_slot=bytes_per_slot(self.model, self._dtype, self._state_dtype),
+            bytes_per_page=page_size * bytes_per_token(self.model, self._dtype),
+            pages_per_request=-(-self.model_config.max_model_len // page_size),
+            max_requests=self.scheduler_config.max_num_seqs,
+            prefix_caching=self.cache_config.enable_prefix_caching,
+            async_scheduling=self.scheduler_config.async_scheduling,
+            num_slots=self.config.state_slots,
         )
 
-    def _log_plan(self) -> None:
+    def _warn_of_few_slots(self) -> None:
         plan, wanted = self._plan, self.scheduler_config.max_num_seqs
-        logger.info(
-            "Caches: %.1f MiB for %d attention pages of %d tokens, %.1f MiB for %d GDN state "
-            "slots, of which a request holds up to %d",
-            plan.page_bytes / 2**20,
-            plan.num_pages,
-            self.cache_config.block_size,
-            plan.state_bytes / 2**20,
-            plan.num_slots,
-            plan.slots_per_request,
-        )
         if plan.max_concurrency < wanted:
             logger.warning(
                 "Only %d requests can run at once for lack of GDN state slots, fewer than "
@@ -239,23 +267,18 @@ class IronwoodWorker(WorkerBase):
                 wanted,
             )
 
-    def _plan_caches(self) -> CachePlan:
-        model, page_size = self.model, self.cache_config.block_size
-        conv, state = (math.prod(shape) for shape in self._state_shapes())
-        per_layer = conv * self._dtype.itemsize + state * self._state_dtype.itemsize
-        page = 2 * page_size * model.num_kv_heads * model.head_dim * self._dtype.itemsize
-        return plan_caches(
-            budget=self.cache_config.kv_cache_memory_bytes
-            or devices.cache_budget(
-                self._devices, self.config, self.cache_config.gpu_memory_utilization
+    def _memory_plan(self) -> MemoryPlan:
+        """What the memory went to, once caches and programs exist."""
+        return MemoryPlan(
+            limit=self._memory_limit,
+            weights=self._weight_bytes,
+            step_temporaries=self._programs.temporary_bytes(),
+            caches=dataclasses.replace(
+                self._plan, page_bytes=self._num_pages * self._plan.bytes_per_page
             ),
-            bytes_per_slot=model.num_gdn_layers * per_layer,
-            bytes_per_page=model.num_attention_layers * page,
-            pages_per_request=-(-self.model_config.max_model_len // page_size),
+            block_size=self.cache_config.block_size,
+            max_model_len=self.model_config.max_model_len,
             max_requests=self.scheduler_config.max_num_seqs,
-            prefix_caching=self.cache_config.enable_prefix_caching,
-            async_scheduling=self.scheduler_config.async_scheduling,
-            num_slots=self.config.state_slots,
         )
 
 

@@ -115,20 +115,18 @@ def test_a_device_that_does_not_start_is_one_line_with_the_reason_of_jax(machine
         devices.select_device(IronwoodConfig())
 
 
-def test_cache_budget_on_the_cpu_is_the_setting():
-    on_cpu = devices.select_device(IronwoodConfig(device="cpu"))
-    config = IronwoodConfig(device="cpu", cpu_cache_gib=0.25)
-    assert devices.cache_budget(on_cpu, config, 0.9) == 2**28
+def test_the_memory_of_the_cpu_is_not_limited():
+    assert devices.memory_limit(devices.select_device(IronwoodConfig(device="cpu")), 0.9) is None
 
 
-def test_cache_budget_on_a_tpu_is_what_the_weights_leave_of_the_share():
+def test_the_memory_of_a_tpu_is_limited_to_the_share():
     class Device:
         platform = "tpu"
 
         def memory_stats(self):
             return {"bytes_limit": 1000, "bytes_in_use": 300}
 
-    assert devices.cache_budget([Device()], IronwoodConfig(), 0.75) == 450
+    assert devices.memory_limit([Device()], 0.75) == 750
 
 
 def test_choosing_a_device_imports_no_jax():
