@@ -25,7 +25,7 @@ from vllm_ironwood.cache.memory_plan import (
     state_shapes,
     step_temporary_bytes,
 )
-from vllm_ironwood.cache.plan import CacheMemoryError, CachePlan, plan_caches
+from vllm_ironwood.cache.plan import NULL_SLOTS, CacheMemoryError, CachePlan, plan_caches
 from vllm_ironwood.cache.state_spec import GdnStateSpec
 from vllm_ironwood.config import IronwoodConfig
 from vllm_ironwood.errors import one_line_exit
@@ -265,6 +265,15 @@ class IronwoodWorker(WorkerBase):
                 "--max-num-seqs %d: give the caches more memory or raise state_slots",
                 plan.max_concurrency,
                 wanted,
+            )
+        caching = self.cache_config.enable_prefix_caching
+        if caching and plan.num_slots - NULL_SLOTS < (wanted + 1) * plan.slots_per_request:
+            logger.warning(
+                "With %d requests running hardly a GDN state slot is left to keep a snapshot in, "
+                "so few prompts will be found in the prefix cache: give the caches more memory "
+                "or raise state_slots above %d",
+                min(wanted, plan.max_concurrency),
+                plan.num_slots,
             )
 
     def _memory_plan(self) -> MemoryPlan:

@@ -50,6 +50,7 @@ def assert_nothing_is_held(llm) -> None:
 def test_preempted_requests_resume_to_the_same_answer(
     tiny_checkpoint, prompts, alone, starved, caching, asynchronous
 ):
+    """Acceptance row A3."""
     limits = {
         "pages": {"num_gpu_blocks_override": 6},
         "slots": {"additional_config": {"state_slots": 6}},
@@ -71,9 +72,37 @@ def test_preempted_requests_resume_to_the_same_answer(
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_one_request_at_a_time_back_to_back(tiny_checkpoint, prompts, alone, asynchronous):
+    """Acceptance row A4: one request replaces another in the same step."""
     with engine(tiny_checkpoint, max_num_seqs=1, async_scheduling=asynchronous) as llm:
         answers = generate(llm, prompts, greedy(48))
         assert [tokens for tokens, _ in answers] == alone
+
+
+@pytest.mark.parametrize("length", [127, 128, 129, 255, 256, 257, 383, 384, 385, 440])
+def test_requests_around_the_capacity_of_the_pool_finish_in_few_steps(starving, length):
+    """Acceptance row B6: none is prefilled again and again for want of a page or a slot."""
+    prompts = draw_prompts(3, VOCAB, longest=length, seed=length)
+    prompts = [(prompt * length)[:length] for prompt in prompts]
+    for i, prompt in enumerate(prompts):
+        starving.llm_engine.add_request(f"{length}-{i}", {"prompt_token_ids": prompt}, greedy(16))
+    # Alone: its chunks and 16 tokens; together each may be preempted once by each other.
+    chunks = -(-length // 129)
+    allowed = len(prompts) * (len(prompts) * chunks + 16)
+    finished = steps = 0
+    while starving.llm_engine.has_unfinished_requests():
+        finished += sum(output.finished for output in starving.llm_engine.step())
+        steps += 1
+        assert steps <= allowed
+    assert finished == len(prompts)
+
+
+@pytest.fixture(scope="module")
+def starving(tiny_checkpoint):
+    """Pages for one request of the longest length and a little more."""
+    with engine(
+        tiny_checkpoint, max_num_batched_tokens=129, max_num_seqs=8, num_gpu_blocks_override=6
+    ) as llm:
+        yield llm
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])

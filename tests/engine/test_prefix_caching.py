@@ -66,6 +66,7 @@ def assert_same(got: Answer, expected: Answer) -> None:
 def test_the_second_identical_prompt_hits_every_whole_block_but_the_last_token(
     cold, warm, draw, blocks, beyond
 ):
+    """Acceptance row B1."""
     prompt = draw(blocks * BLOCK + beyond)
     first, second = warm(prompt), warm(prompt)
     assert first.cached == 0
@@ -77,6 +78,7 @@ def test_the_second_identical_prompt_hits_every_whole_block_but_the_last_token(
 
 @pytest.mark.parametrize("shared", [127, 128, 129, 200, 256, 300])
 def test_a_shared_beginning_is_hit_up_to_its_last_snapshot(cold, warm, draw, shared):
+    """Acceptance rows B3 and B4."""
     system = draw(shared)
     warm(system)
     suffixed = system + draw(7)
@@ -116,6 +118,7 @@ def test_a_reset_forgets_and_answers_stay_right(tiny_checkpoint, cold, draw):
 
 
 def test_caches_that_are_initialised_again_give_the_same_answers(tiny_checkpoint, cold, draw):
+    """Acceptance row A6."""
     prompt = draw(200)
     with engine(tiny_checkpoint, **SHAPES) as llm:
         assert_same(ask(llm, prompt), cold(prompt))

@@ -44,6 +44,7 @@ def answers(tiny_checkpoint, prompts) -> list[list[int]]:
 def test_every_order_of_events_gives_the_same_answers(
     tiny_checkpoint, prompts, answers, caching, asynchronous
 ):
+    """Acceptance rows A1 and A2: free slots hold NaN, and no state is lost, shared or stale."""
     with engine(
         tiny_checkpoint, enable_prefix_caching=caching, async_scheduling=asynchronous, **SHAPES
     ) as llm:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The smallest pool of state slots that the plan admits serves a request without preemption."""
 
+import jax
 import pytest
 
 from tests.engine.engines import draw_prompts, engine, generate, greedy
@@ -43,3 +44,19 @@ def test_one_slot_less_than_a_request_needs_is_refused(tiny_checkpoint):
     short = engine(tiny_checkpoint, additional_config={"state_slots": 3})
     with pytest.raises(ConfigurationError, match="do not hold one request, which needs 4"):
         short.__enter__()
+
+
+def test_d3_the_plan_counts_what_is_allocated(tiny_checkpoint):
+    """Acceptance row D3: bytes per token and per slot are those of the arrays on the device."""
+    with engine(tiny_checkpoint, max_num_batched_tokens=256, max_num_seqs=8) as llm:
+        worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+        plan = worker._memory_plan()
+        caches = worker.model_runner._state.caches
+        assert caches.pages.nbytes == plan.bytes_per_token * caches.pages.shape[1] * plan.block_size
+        states = caches.conv_state.nbytes + caches.recurrent_state.nbytes
+        assert states == plan.caches.num_slots * plan.caches.bytes_per_slot
+        assert plan.weights == sum(leaf.nbytes for leaf in jax.tree.leaves(worker._params))
+        assert plan.step_temporaries > 0
+        running, limit = plan.concurrency()
+        assert (running, limit) == (8, "--max-num-seqs")
+        assert f"{running} run at once" in plan.table()
