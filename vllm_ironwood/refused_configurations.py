@@ -404,10 +404,14 @@ REFUSALS: tuple[Refusal, ...] = (
         before_defaults=True,
     ),
     Refusal(
-        "Profiling through vLLM",
-        "`--profiler-config`",
-        "leave it out for now",
-        changed("profiler_config"),
+        "This profile",
+        "`--profiler-config` with another profiler than torch, or options beside "
+        "torch_profiler_dir and ignore_frontend",
+        "give profiler=torch and torch_profiler_dir alone: a JAX profile is written there",
+        first_of(
+            other_than("profiler_config.profiler", "torch"),
+            changed("profiler_config", "profiler", "torch_profiler_dir", "ignore_frontend"),
+        ),
     ),
     Refusal(
         "This measurement",

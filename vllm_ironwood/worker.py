@@ -33,6 +33,7 @@ from vllm_ironwood.models.qwen3_5_moe.config import ModelConfig
 from vllm_ironwood.models.qwen3_5_moe.model import init_caches
 from vllm_ironwood.models.qwen3_5_moe.params import Params
 from vllm_ironwood.models.qwen3_5_moe.weights import CheckpointError, load_params
+from vllm_ironwood.profiling import Profiler
 from vllm_ironwood.runner.buckets import Bucket, BucketGrid
 from vllm_ironwood.runner.model_runner import ModelRunner
 from vllm_ironwood.runner.programs import Programs, StepState
@@ -65,6 +66,7 @@ class IronwoodWorker(WorkerBase):
         self._grid: BucketGrid | None = None
         self.model_runner: ModelRunner | None = None
         self._number = next(_NUMBERS)
+        self._profiler = Profiler(self.vllm_config.profiler_config)
 
     # Start: the calls come in this order.
 
@@ -195,6 +197,16 @@ class IronwoodWorker(WorkerBase):
     def sample_tokens(self, grammar_output: GrammarOutput | None) -> AsyncModelRunnerOutput:
         return self.model_runner.sample_tokens(grammar_output)
 
+    def profile(
+        self, is_start: bool = True, profile_prefix: str | None = None, **options: object
+    ) -> None:
+        """Start or stop a JAX profile (see :class:`~vllm_ironwood.profiling.Profiler`)."""
+        if is_start:
+            self._profiler.start(profile_prefix, **options)
+        else:
+            self.model_runner.wait()
+            self._profiler.stop()
+
     def synchronize_device(self) -> None:
         self.model_runner.wait()
 
@@ -202,6 +214,7 @@ class IronwoodWorker(WorkerBase):
         """Let the last step finish, then drop weights and caches."""
         if self.model_runner is not None:
             self.model_runner.wait()
+        self._profiler.close()
         self.model_runner = self._programs = self._params = None
 
     # Sizes.

@@ -363,7 +363,7 @@ REFUSED = {
         "Choosing how torch compiles",
         {"max_cudagraph_capture_size": 8},
     ),
-    "profiler_config": ("Profiling through vLLM", {"profiler_config": "ProfilerConfig"}),
+    "profiler_config": ("This profile", {"profiler_config": "ProfilerConfig"}),
     "collect_detailed_traces": (
         "This measurement",
         {"otlp_traces_endpoint": "http://localhost:1", "collect_detailed_traces": ["worker"]},

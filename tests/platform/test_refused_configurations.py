@@ -33,7 +33,7 @@ CONFIGS = {
     "KVEventsConfig": lambda: vllm.config.KVEventsConfig(enable_kv_cache_events=True),
     "EngramConfig": EngramConfig,
     "ProfilerConfig": lambda: vllm.config.ProfilerConfig(
-        profiler="torch", torch_profiler_dir="/nowhere"
+        profiler="torch", torch_profiler_dir="/nowhere", torch_profiler_with_memory=True
     ),
 }
 
