@@ -38,6 +38,7 @@ setup(
         "ml_dtypes>=0.5",
         "numpy>=2.0",
         "packaging>=24",
+        "prometheus_client>=0.18",
         "rich>=13.8",
         "safetensors>=0.6.2",
         "tqdm>=4.66",
@@ -51,6 +52,7 @@ setup(
     entry_points={
         "vllm.platform_plugins": ["ironwood = vllm_ironwood:register"],
         "vllm.general_plugins": ["ironwood_models = vllm_ironwood.registration:register_models"],
+        "vllm.stat_logger_plugins": ["ironwood = vllm_ironwood.metrics:StateMetrics"],
         "console_scripts": ["ironwood = vllm_ironwood.cli:main"],
     },
 )

@@ -17,6 +17,7 @@ from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
 from vllm_ironwood import compile_cache, devices
+from vllm_ironwood.cache import audit
 from vllm_ironwood.cache.config_builder import STATE_GROUP
 from vllm_ironwood.cache.memory_plan import (
     MemoryPlan,
@@ -29,6 +30,7 @@ from vllm_ironwood.cache.plan import NULL_SLOTS, CacheMemoryError, CachePlan, pl
 from vllm_ironwood.cache.state_spec import GdnStateSpec
 from vllm_ironwood.config import IronwoodConfig
 from vllm_ironwood.errors import one_line_exit
+from vllm_ironwood.metrics import CountBoard
 from vllm_ironwood.models.qwen3_5_moe.config import ModelConfig
 from vllm_ironwood.models.qwen3_5_moe.model import init_caches
 from vllm_ironwood.models.qwen3_5_moe.params import Params
@@ -67,6 +69,7 @@ class IronwoodWorker(WorkerBase):
         self.model_runner: ModelRunner | None = None
         self._number = next(_NUMBERS)
         self._profiler = Profiler(self.vllm_config.profiler_config)
+        self._board = CountBoard(self.vllm_config, self.parallel_config.data_parallel_rank)
 
     # Start: the calls come in this order.
 
@@ -192,6 +195,7 @@ class IronwoodWorker(WorkerBase):
     # Serving.
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput | None:
+        self._board.publish(audit.of(self._number).counts())
         return self.model_runner.execute_model(scheduler_output)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None) -> AsyncModelRunnerOutput:
@@ -215,6 +219,7 @@ class IronwoodWorker(WorkerBase):
         if self.model_runner is not None:
             self.model_runner.wait()
         self._profiler.close()
+        self._board.remove()
         self.model_runner = self._programs = self._params = None
 
     # Sizes.

@@ -9,6 +9,8 @@ import numpy as np
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
+from vllm_ironwood.cache.slot_pool import SlotPool, StateCounts
+
 _audits: "weakref.WeakValueDictionary[int, PoolAudit]" = weakref.WeakValueDictionary()
 
 
@@ -29,7 +31,7 @@ class PoolAudit:
         *,
         owner: int,
         pages: BlockPool,
-        slots: BlockPool,
+        slots: SlotPool,
         slot_tables: dict[str, list[KVCacheBlock]],
     ) -> None:
         self._pages = pages
@@ -45,6 +47,9 @@ class PoolAudit:
         """
         check_pool("state slot", self._slots, self._slot_tables.values())
         check_queue("page", self._pages)
+
+    def counts(self) -> StateCounts:
+        return self._slots.counts()
 
     def unreadable(self) -> tuple[np.ndarray, np.ndarray]:
         """Ids of pages and of slots that are neither held nor cached, each int32."""

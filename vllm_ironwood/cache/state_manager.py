@@ -7,6 +7,7 @@ from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
 from vllm_ironwood.cache.audit import PoolAudit
+from vllm_ironwood.cache.slot_pool import SlotPool
 from vllm_ironwood.cache.state_spec import GdnStateSpec
 
 
@@ -21,11 +22,10 @@ class GdnStateManager(MambaManager):
     supports_fine_grained_hash_lookup = False
 
     def __init__(self, kv_cache_spec: GdnStateSpec, block_pool: BlockPool, **kwargs) -> None:
-        slots = BlockPool(
-            num_gpu_blocks=kv_cache_spec.num_slots,
+        slots = SlotPool(
+            kv_cache_spec.num_slots,
             enable_caching=kwargs["enable_caching"],
             hash_block_size=block_pool.hash_block_size,
-            enable_kv_cache_events=False,
         )
         super().__init__(kv_cache_spec, slots, **kwargs)
         self._page_pool = block_pool
