@@ -6,13 +6,14 @@ value is not the default; the others go on. Every field of vLLM's ``SamplingPara
 of the two tables below; a test fails for a field that is in neither.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 
 from vllm_ironwood.errors import ConfigurationError
+from vllm_ironwood.runner.limits import LONGEST_BAD_WORD, MOST_BAD_WORDS
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig
@@ -23,6 +24,14 @@ HONOURED: Mapping[str, str] = {
     "temperature": "the sampler, on the device",
     "top_p": "the sampler, on the device",
     "top_k": "the sampler, on the device",
+    "min_p": "the sampler, on the device",
+    "presence_penalty": "the sampler, on the device",
+    "frequency_penalty": "the sampler, on the device",
+    "repetition_penalty": "the sampler, on the device; over prompt and output",
+    "logit_bias": "the sampler, on the device",
+    "allowed_token_ids": "the sampler, on the device",
+    "bad_words": "the sampler, on the device; up to 128 token sequences of up to 17 tokens",
+    "min_tokens": "the sampler, on the device",
     "seed": "the sampler, on the device: a stream of its own for each request",
     "logprobs": "the sampler, on the device; up to --max-logprobs (-1, all, is refused)",
     "stop": "vLLM's detokenizer",
@@ -61,14 +70,6 @@ def _if_not_empty(value: Any) -> bool:
 
 # Field -> whether a value asks for something (the defaults ask for nothing).
 REFUSED: Mapping[str, Callable[[Any], bool]] = {
-    "min_tokens": _unless(0),
-    "min_p": _unless(0.0),
-    "presence_penalty": _unless(0.0),
-    "frequency_penalty": _unless(0.0),
-    "repetition_penalty": _unless(1.0),
-    "logit_bias": _if_not_empty,
-    "allowed_token_ids": _if_given,
-    "bad_words": _if_not_empty,
     "structured_outputs": _if_given,
     "thinking_token_budget": _if_given,
     "prompt_logprobs": _if_given,
@@ -114,11 +115,22 @@ def check(processed_inputs: Mapping[str, Any], params: Any) -> None:
         value = getattr(params, field)
         if asks(value):
             raise _refusal(field, value)
+    _check_bad_words(params.bad_words_token_ids or ())
     if params.logprobs == -1:
         raise UnsupportedRequestError(
             "logprobs=-1 (all of the vocabulary) is not supported; "
             "ask for a number up to the server's --max-logprobs",
             parameter="logprobs",
+        )
+
+
+def _check_bad_words(words: Sequence[Sequence[int]]) -> None:
+    longest = max(map(len, words), default=0)
+    if len(words) > MOST_BAD_WORDS or longest > LONGEST_BAD_WORD:
+        raise UnsupportedRequestError(
+            f"bad_words are {len(words)} token sequences of up to {longest} tokens; "
+            f"up to {MOST_BAD_WORDS} of up to {LONGEST_BAD_WORD} are supported",
+            parameter="bad_words",
         )
 
 

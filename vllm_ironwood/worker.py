@@ -40,6 +40,7 @@ from vllm_ironwood.runner.buckets import Bucket, BucketGrid
 from vllm_ironwood.runner.model_runner import ModelRunner
 from vllm_ironwood.runner.programs import Programs, StepState
 from vllm_ironwood.runner.requests import RequestTable
+from vllm_ironwood.runner.token_rules import empty_tables
 
 logger = init_logger("vllm.ironwood.worker")
 
@@ -145,7 +146,11 @@ class IronwoodWorker(WorkerBase):
             dtype=self._dtype,
             state_dtype=self._state_dtype,
         )
-        state = StepState(caches, jnp.zeros(max_requests + 1, jnp.int32))
+        state = StepState(
+            caches=caches,
+            last_tokens=jnp.zeros(max_requests + 1, jnp.int32),
+            rules=empty_tables(max_requests, self.model.vocab_size),
+        )
         requests = RequestTable(
             max_requests=max_requests,
             max_model_len=self.model_config.max_model_len,

@@ -18,14 +18,6 @@ from vllm_ironwood.request_fields import HONOURED, REFUSED, UnsupportedRequestEr
 TOKENS = {"type": "token", "prompt_token_ids": [1, 2, 3]}
 
 REFUSED_VALUES = {
-    "min_tokens": 2,
-    "min_p": 0.1,
-    "presence_penalty": -0.5,
-    "frequency_penalty": 0.5,
-    "repetition_penalty": 1.1,
-    "logit_bias": {3: -100.0},
-    "allowed_token_ids": [1, 2],
-    "bad_words": ["no"],
     "structured_outputs": StructuredOutputsParams(json_object=True),
     "thinking_token_budget": 0,
     "prompt_logprobs": 0,
@@ -44,6 +36,14 @@ HONOURED_VALUES = {
     "top_p": 0.5,
     "top_k": 5,
     "seed": 7,
+    "min_tokens": 2,
+    "min_p": 0.1,
+    "presence_penalty": -0.5,
+    "frequency_penalty": 0.5,
+    "repetition_penalty": 1.1,
+    "logit_bias": {3: -100.0},
+    "allowed_token_ids": [1, 2],
+    "bad_words": ["no"],
     "logprobs": 20,
     "stop": ["end", "."],
     "stop_token_ids": [2],
@@ -130,8 +130,8 @@ def test_logprobs_of_the_whole_vocabulary_are_refused():
 
 
 def test_refusal_is_also_a_value_error_for_callers_of_the_library():
-    with pytest.raises(ValueError, match="min_p is not supported yet"):
-        validate(SamplingParams(min_p=0.5))
+    with pytest.raises(ValueError, match="trace_decode_token_ids is not supported yet"):
+        validate(SamplingParams(trace_decode_token_ids=[1]))
 
 
 def test_pooling_is_refused():

@@ -9,7 +9,7 @@ import pytest
 from vllm_ironwood.request_fields import UnsupportedRequestError
 from vllm_ironwood.streaming_errors import StreamingErrorsMiddleware
 
-ERROR = {"message": "min_p is not supported yet", "type": "BadRequestError", "code": 400}
+ERROR = {"message": "extra_args is not supported yet", "type": "BadRequestError", "code": 400}
 ERROR_EVENT = b"data: " + json.dumps({"error": ERROR}).encode() + b"\n\n"
 TOKEN_EVENT = b'data: {"choices": [{"text": "error"}]}\n\n'
 DONE = b"data: [DONE]\n\n"

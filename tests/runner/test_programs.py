@@ -14,6 +14,7 @@ from vllm_ironwood.models.qwen3_5_moe.params import ParamSpec, param_specs
 from vllm_ironwood.models.qwen3_5_moe.published import QWEN3_5_35B_A3B
 from vllm_ironwood.runner import programs
 from vllm_ironwood.runner.buckets import Bucket
+from vllm_ironwood.runner.token_rules import empty_tables
 
 TINY = dataclasses.replace(
     QWEN3_5_35B_A3B,
@@ -59,6 +60,7 @@ def compile_tiny(compiled_step, num_pages: int) -> None:
                 state_dtype=jnp.float32,
             ),
             jnp.zeros(2, jnp.int32),
+            empty_tables(1, TINY.vocab_size),
         )
     )
     leaves, structure = jax.tree.flatten((params, state))

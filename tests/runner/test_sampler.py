@@ -11,7 +11,9 @@ from vllm_ironwood.runner.sampler import SamplingInputs, sample, top_logprobs
 sample_jit = jax.jit(sample)
 
 
-def inputs(rows, temperature=1.0, top_k=0, top_p=1.0, seed=None, position=0) -> SamplingInputs:
+def inputs(
+    rows, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=None, position=0
+) -> SamplingInputs:
     def fill(value, dtype):
         return jnp.broadcast_to(jnp.asarray(value, dtype), (rows,))
 
@@ -19,6 +21,7 @@ def inputs(rows, temperature=1.0, top_k=0, top_p=1.0, seed=None, position=0) -> 
         temperature=fill(temperature, jnp.float32),
         top_k=fill(top_k, jnp.int32),
         top_p=fill(top_p, jnp.float32),
+        min_p=fill(min_p, jnp.float32),
         seed=fill(np.arange(rows) if seed is None else seed, jnp.uint32),
         position=fill(position, jnp.int32),
     )

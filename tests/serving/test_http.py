@@ -143,11 +143,11 @@ BAD_REQUESTS = {
         {"prompt": [1] * (MAX_MODEL_LEN + 1), "max_tokens": 1},
         "512",
     ),
-    "unsupported field": ("/v1/completions", {"prompt": [1], "min_p": 0.2}, "min_p"),
-    "unsupported penalty": (
+    "unsupported field": ("/v1/completions", {"prompt": [1], "vllm_xargs": {"x": 1}}, "extra_args"),
+    "unsupported field of a chat": (
         "/v1/chat/completions",
-        {"messages": [{"role": "user", "content": "x"}], "frequency_penalty": 0.5},
-        "frequency_penalty",
+        {"messages": [{"role": "user", "content": "x"}], "prompt_logprobs": 1},
+        "prompt_logprobs",
     ),
     "image": ("/v1/chat/completions", IMAGE_MESSAGE, ""),
     "temperature out of range": (

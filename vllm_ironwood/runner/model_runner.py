@@ -17,6 +17,19 @@ from vllm_ironwood.runner.outputs import PendingOutput
 from vllm_ironwood.runner.programs import Programs, StepState
 from vllm_ironwood.runner.requests import RequestTable
 
+# Fields of the request table that a step takes over as they are.
+_COPIED = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "min_p",
+    "has_rules",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+
 
 class ModelRunner:
     """Owns the device state and the request table; calls go ``execute_model`` -> ``sample_tokens``.
@@ -77,6 +90,7 @@ class ModelRunner:
     def warm_up(self, buckets: Sequence[Bucket], *, on_done: Callable[[Bucket], None]) -> None:
         """Compile every bucket's program, then run each, so that no first request is slow."""
         self._programs.compile(buckets, self._params, self._state, on_done=on_done)
+        self._state = self._programs.clear_scratch_rules(self._state)
         for bucket in buckets:
             for sampled in (False, True):
                 packed, fields = self._new_buffer(bucket)
@@ -119,6 +133,7 @@ class ModelRunner:
                 new.block_ids[ATTENTION_GROUP],
                 new.block_ids[STATE_GROUP],
             )
+            self._set_rules(new.req_id)
         cached = scheduled.scheduled_cached_reqs
         resumed = cached.resumed_req_ids
         for i, request_id in enumerate(cached.req_ids):
@@ -131,9 +146,16 @@ class ModelRunner:
                     blocks[ATTENTION_GROUP],
                     blocks[STATE_GROUP],
                 )
+                self._set_rules(request_id)
             elif blocks is not None:
                 requests.append_blocks(request_id, blocks[ATTENTION_GROUP], blocks[STATE_GROUP])
         requests.computed[requests.rows(cached.req_ids)] = cached.num_computed_tokens
+
+    def _set_rules(self, request_id: str) -> None:
+        """Write what the request rules about tokens to the device, if it does at all."""
+        found = self.requests.rules(request_id, self._programs.vocab_size)
+        if found is not None:
+            self._state = self._programs.set_rules(self._state, *found)
 
     def _dispatch(self, scheduled: SchedulerOutput) -> PendingOutput:
         requests = self.requests
@@ -211,6 +233,7 @@ def _fill(
     fields.row[count:] = requests.capacity
     fields.sample[:count] = context + new_tokens >= requests.known_len[rows]
     sampling = requests.sampling[rows]
-    for name in ("temperature", "top_p", "top_k", "seed"):
+    for name in _COPIED:
         getattr(fields, name)[:count] = sampling[name]
+    fields.bar_stops[:count] = context + new_tokens < sampling["min_len"]
     fields.top_p[count:] = 1.0

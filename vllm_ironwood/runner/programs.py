@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from vllm.sampling_params import SamplingParams
 
 from csrc_pallas.gated_delta_net.api import GdnSlots
 from csrc_pallas.ragged_batch import RaggedBatch
@@ -18,6 +20,14 @@ from vllm_ironwood.models.qwen3_5_moe.params import Params
 from vllm_ironwood.runner import step_layout
 from vllm_ironwood.runner.buckets import Bucket
 from vllm_ironwood.runner.sampler import Logprobs, SamplingInputs, sample, top_logprobs
+from vllm_ironwood.runner.token_rules import (
+    RuleInputs,
+    RuleTables,
+    apply_rules,
+    count_sampled,
+    rules_of,
+    set_row,
+)
 
 
 class StepState(NamedTuple):
@@ -25,6 +35,7 @@ class StepState(NamedTuple):
 
     caches: Caches
     last_tokens: jax.Array  # [max_requests + 1] int32 by request row; the last is scratch
+    rules: RuleTables  # by request row
 
 
 class StepOutputs(NamedTuple):
@@ -73,12 +84,21 @@ def step(
 
     end = fields.query_start[1:]
     logits = compute_logits(config, params, hidden[jnp.maximum(end - 1, 0)])
+    rules = RuleInputs(
+        row=fields.row,
+        in_use=fields.has_rules == 1,
+        bar_stops=fields.bar_stops == 1,
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        repetition_penalty=fields.repetition_penalty,
+    )
     sampled = sample(
-        logits,
+        apply_rules(logits, state.rules, rules),
         SamplingInputs(
             temperature=fields.temperature,
             top_k=fields.top_k,
             top_p=fields.top_p,
+            min_p=fields.min_p,
             seed=fields.seed,
             position=fields.context_len + end - fields.query_start[:-1],
         ),
@@ -91,7 +111,12 @@ def step(
         sampled=sampled,
         logprobs=lax.cond(fields.want_logprobs[0] == 1, logprobs, lambda: nothing),
     )
-    return StepState(caches, state.last_tokens.at[row].set(sampled)), outputs
+    state = StepState(
+        caches=caches,
+        last_tokens=state.last_tokens.at[row].set(sampled),
+        rules=count_sampled(state.rules, rules, sampled, fields.sample == 1),
+    )
+    return state, outputs
 
 
 def _with_tokens_on_device(fields: step_layout.PackedFields, last_tokens: jax.Array) -> jax.Array:
@@ -132,6 +157,9 @@ def _compiled_step(
         donate_argnums=1,
     )
     return run.lower(params, state, packed).compile(dict(options))
+
+
+_SET_ROW = jax.jit(set_row, donate_argnums=0)
 
 
 class Programs:
@@ -176,6 +204,19 @@ class Programs:
         for bucket in buckets:
             self._compiled[bucket] = self._compile(bucket, params, state)
             on_done(bucket)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._config.vocab_size
+
+    def set_rules(self, state: StepState, row: int, rules: RuleTables) -> StepState:
+        """Write one request's row of the token rules."""
+        return state._replace(rules=_SET_ROW(state.rules, np.int32(row), rules))
+
+    def clear_scratch_rules(self, state: StepState) -> StepState:
+        """The same program for a row that nobody reads: compiled before it is needed."""
+        scratch = state.last_tokens.shape[0] - 1
+        return self.set_rules(state, scratch, rules_of(SamplingParams(), [], [], self.vocab_size))
 
     def temporary_bytes(self) -> int:
         """Bytes that the hungriest program needs beside its arguments and results."""

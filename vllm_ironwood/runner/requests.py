@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from vllm.sampling_params import SamplingParams
 
+from vllm_ironwood.runner.token_rules import RuleTables, asks_for_rules, rules_of
+
 # vLLM's top_k of 0 and -1 both mean "all"; the device needs one spelling of it.
 TOP_K_ALL = 0
 # vLLM sets no upper limit; from here on it limits nothing, whatever the vocabulary.
@@ -18,6 +20,13 @@ SAMPLING = np.dtype(
         ("top_k", np.int32),  # TOP_K_ALL: no limit
         ("seed", np.uint32),  # of the request's random stream
         ("num_logprobs", np.int32),  # -1: none asked for
+        ("min_p", np.float32),
+        ("presence_penalty", np.float32),
+        ("frequency_penalty", np.float32),
+        ("repetition_penalty", np.float32),
+        ("has_rules", np.bool_),  # a row of the device's tables of token rules is set for it
+        ("min_len", np.int32),  # no stop token before it has this many tokens, prompt included
+        ("prompt_len", np.int32),
     ]
 )
 
@@ -67,6 +76,7 @@ class RequestTable:
         self._row_of: dict[str, int] = {}
         self._free_rows = list(range(n - 1, -1, -1))
         self._preempted: dict[str, np.void] = {}
+        self._params: dict[str, SamplingParams] = {}
         self._random = np.random.default_rng(engine_seed)
 
     def __len__(self) -> int:
@@ -97,7 +107,8 @@ class RequestTable:
         if request_id in self._row_of:
             raise RuntimeError(f"request {request_id} was scheduled as new twice")
         row = self._take_row(request_id)
-        self.sampling[row] = self._sampling_record(params)
+        self.sampling[row] = self._sampling_record(params, len(prompt))
+        self._params[request_id] = params
         self._set_tokens(row, prompt)
         self._set_blocks(row, num_computed, page_ids, state_ids)
 
@@ -131,9 +142,20 @@ class RequestTable:
     def remove(self, request_id: str) -> None:
         """Forget a finished request. One that was aborted before its first step is unknown."""
         self._preempted.pop(request_id, None)
+        self._params.pop(request_id, None)
         row = self._row_of.pop(request_id, None)
         if row is not None:
             self._free_rows.append(row)
+
+    def rules(self, request_id: str, vocab: int) -> tuple[int, RuleTables] | None:
+        """A live request's row and its token rules; None when it asks for none."""
+        row = self._row_of[request_id]
+        record = self.sampling[row]
+        if not record["has_rules"]:
+            return None
+        known = self.tokens[row, : self.known_len[row]]
+        prompt, generated = np.split(known, [record["prompt_len"]])
+        return row, rules_of(self._params[request_id], prompt, generated, vocab)
 
     def _take_row(self, request_id: str) -> int:
         if not self._free_rows:
@@ -141,7 +163,7 @@ class RequestTable:
         row = self._row_of[request_id] = self._free_rows.pop()
         return row
 
-    def _sampling_record(self, params: SamplingParams) -> tuple:
+    def _sampling_record(self, params: SamplingParams, prompt_len: int) -> tuple:
         if params.seed is None:
             seed = self._random.integers(2**32, dtype=np.uint32)
         else:
@@ -152,6 +174,13 @@ class RequestTable:
             params.top_k if 0 < params.top_k <= LARGEST_TOP_K else TOP_K_ALL,
             seed,
             -1 if params.logprobs is None else params.logprobs,
+            params.min_p,
+            params.presence_penalty,
+            params.frequency_penalty,
+            params.repetition_penalty,
+            asks_for_rules(params),
+            prompt_len + params.min_tokens,
+            prompt_len,
         )
 
     def _set_tokens(self, row: int, tokens: Sequence[int]) -> None:

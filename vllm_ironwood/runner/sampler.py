@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling on the device: greedy, temperature, top-k, top-p, and logprobs of the choice."""
+"""Sampling on the device: greedy or temperature, min-p, top-k and top-p; logprobs of the choice."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from csrc_pallas.row_argmax.api import row_argmax
 
 # vLLM treats a temperature below this as greedy (its sampling parameters' own threshold).
 GREEDY_BELOW = 1e-5
@@ -17,6 +19,7 @@ class SamplingInputs(NamedTuple):
     temperature: jax.Array  # [R] float32; < 1e-5: greedy
     top_k: jax.Array  # [R] int32; 0: all
     top_p: jax.Array  # [R] float32 in (0, 1]
+    min_p: jax.Array  # [R] float32 in [0, 1]; 0: no limit
     seed: jax.Array  # [R] uint32: the request's random stream
     position: jax.Array  # [R] int32: of the token being sampled: the stream's counter
 
@@ -41,18 +44,28 @@ def sample(logits: jax.Array, inputs: SamplingInputs) -> jax.Array:
     Returns:
         ``[R]`` int32 token ids.
     """
-    greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    greedy = row_argmax(logits)
     is_greedy = inputs.temperature < GREEDY_BELOW
 
     def draw(_) -> jax.Array:
         temperature = jnp.where(is_greedy, 1.0, inputs.temperature)
         scaled = logits / temperature[:, None]
-        kept = _keep_top_k_top_p(scaled, inputs.top_k, inputs.top_p)
+        likely = _keep_min_p(scaled, inputs.min_p)
+        kept = _keep_top_k_top_p(likely, inputs.top_k, inputs.top_p)
         drawn = jnp.argmax(kept + _gumbel(inputs, logits.shape[-1]), axis=-1)
         return jnp.where(is_greedy, greedy, drawn.astype(jnp.int32))
 
     # A batch of greedy requests pays for no sort and no random numbers.
     return lax.cond(jnp.all(is_greedy), lambda _: greedy, draw, None)
+
+
+def _keep_min_p(logits: jax.Array, min_p: jax.Array) -> jax.Array:
+    """Set what is less than ``min_p`` times as likely as the likeliest token to -inf.
+
+    (Nguyen et al. 2024, arXiv 2407.01082.)
+    """
+    least = jnp.max(logits, axis=-1) + jnp.log(min_p)
+    return jnp.where(logits >= least[:, None], logits, -jnp.inf)
 
 
 def _keep_top_k_top_p(logits: jax.Array, top_k: jax.Array, top_p: jax.Array) -> jax.Array:

@@ -33,6 +33,12 @@ class PackedFields(NamedTuple):
     seed: jax.Array | np.ndarray  # [R] uint32
     temperature: jax.Array | np.ndarray  # [R] float32
     top_p: jax.Array | np.ndarray  # [R] float32
+    min_p: jax.Array | np.ndarray  # [R] float32
+    has_rules: jax.Array | np.ndarray  # [R] int32: 1 = has a row in the tables of token rules
+    bar_stops: jax.Array | np.ndarray  # [R] int32: 1 = has not generated min_tokens yet
+    presence_penalty: jax.Array | np.ndarray  # [R] float32
+    frequency_penalty: jax.Array | np.ndarray  # [R] float32
+    repetition_penalty: jax.Array | np.ndarray  # [R] float32
     want_logprobs: jax.Array | np.ndarray  # [1] int32
 
 
@@ -54,11 +60,25 @@ def field_shapes(bucket: Bucket, pages_per_request: int) -> PackedFields:
         seed=each,
         temperature=each,
         top_p=each,
+        min_p=each,
+        has_rules=each,
+        bar_stops=each,
+        presence_penalty=each,
+        frequency_penalty=each,
+        repetition_penalty=each,
         want_logprobs=(1,),
     )
 
 
-_VIEWED_AS = {"seed": np.uint32, "temperature": np.float32, "top_p": np.float32}
+_FLOATS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+_VIEWED_AS = {"seed": np.uint32, **dict.fromkeys(_FLOATS, np.float32)}
 
 
 def packed_size(bucket: Bucket, pages_per_request: int) -> int:

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields of a request through the whole engine: visible, reproducible, and never a compile."""
+
+import numpy as np
+import pytest
+from vllm import SamplingParams
+
+from tests.engine.engines import draw_prompts, engine
+
+VOCAB = 256
+PROMPTS = draw_prompts(9, VOCAB, longest=290, seed=2)
+
+
+def ask(llm, prompts, params) -> list[list[int]]:
+    outputs = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False
+    )
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["async", "sync"])
+def llm(request, tiny_checkpoint):
+    with engine(
+        tiny_checkpoint,
+        max_num_batched_tokens=129,
+        max_num_seqs=8,
+        async_scheduling=request.param,
+    ) as running:
+        yield running
+
+
+def greedy(**fields) -> SamplingParams:
+    return SamplingParams(**{"temperature": 0, "max_tokens": 24, "ignore_eos": True, **fields})
+
+
+def test_g3_every_field_changes_the_answer_as_it_says(llm):
+    """Acceptance row G3."""
+    prompt = PROMPTS[3]
+    [plain] = ask(llm, [prompt], greedy())
+    first = plain[0]
+
+    [barred] = ask(llm, [prompt], greedy(logit_bias={first: -100}))
+    assert first not in barred
+    [forced] = ask(llm, [prompt], greedy(logit_bias={77: 100}))
+    assert set(forced) == {77}
+    [allowed] = ask(llm, [prompt], greedy(allowed_token_ids=[10, 20, 30]))
+    assert set(allowed) <= {10, 20, 30}
+    few = {"allowed_token_ids": list(range(100, 124)), "max_tokens": 20}
+    [repeats] = ask(llm, [prompt], greedy(**few))
+    for penalty in ("presence_penalty", "frequency_penalty"):
+        [answer] = ask(llm, [prompt], greedy(**few, **{penalty: 2.0}))
+        assert len(set(answer)) > len(set(repeats))
+    half_of_them = [*prompt, *range(100, 112)]
+    [without] = ask(llm, [half_of_them], greedy(**few))
+    [answer] = ask(llm, [half_of_them], greedy(**few, repetition_penalty=9.0))
+    assert len(set(answer) - set(half_of_them)) > len(set(without) - set(half_of_them))
+    # A token of a set of two comes in turns, once its use outweighs what the model prefers.
+    turns = greedy(allowed_token_ids=[10, 20], frequency_penalty=2.0, max_tokens=40)
+    [in_turns] = ask(llm, [prompt], turns)
+    counts = np.bincount(in_turns, minlength=21)
+    assert counts[10] > 5 < counts[20]
+
+
+def test_min_tokens_bars_the_stop_until_it_is_reached(llm):
+    prompt = PROMPTS[2]
+    [plain] = ask(llm, [prompt], greedy())
+    stop = {"stop_token_ids": [plain[0]], "ignore_eos": False}
+    [stopped] = ask(llm, [prompt], greedy(**stop))
+    assert len(stopped) == 1
+    [later] = ask(llm, [prompt], greedy(**stop, min_tokens=5, logit_bias={plain[0]: 50}))
+    assert len(later) == 6
+    assert later[-1] == plain[0]
+    assert plain[0] not in later[:-1]
+
+
+def test_min_p_of_one_leaves_only_the_likeliest_token(llm):
+    [plain] = ask(llm, [PROMPTS[5]], greedy())
+    params = SamplingParams(temperature=2.0, min_p=1.0, max_tokens=24, ignore_eos=True)
+    assert ask(llm, [PROMPTS[5]], params) == [plain]
+
+
+def test_bad_words_never_appear(llm):
+    tokenizer = llm.get_tokenizer()
+    [plain] = ask(llm, [PROMPTS[4]], greedy())
+    words = {tokenizer.decode([token]): token for token in plain}
+    words = {
+        word: token
+        for word, token in words.items()
+        if word.strip() and tokenizer.encode(word, add_special_tokens=False) == [token]
+    }
+    assert words, "no token of the answer is a word of its own"
+    [without] = ask(llm, [PROMPTS[4]], greedy(bad_words=list(words)))
+    assert not set(words.values()) & set(without)
+
+
+def random_params(rng: np.random.Generator) -> SamplingParams:
+    def maybe(*values):
+        return values[int(rng.integers(len(values)))]
+
+    return SamplingParams(
+        temperature=maybe(0, 0.7, 1.0, 2.0),
+        top_k=maybe(-1, 1, 20, 300),
+        top_p=maybe(1.0, 0.9, 1e-6),
+        min_p=maybe(0.0, 0.1),
+        seed=int(rng.integers(2**31)),
+        presence_penalty=maybe(0.0, 1.0, -1.0),
+        frequency_penalty=maybe(0.0, 0.5),
+        repetition_penalty=maybe(1.0, 1.3),
+        logit_bias=maybe(None, {5: 10.0, 6: -100.0}),
+        allowed_token_ids=maybe(None, None, list(range(40, 90))),
+        min_tokens=maybe(0, 3),
+        logprobs=maybe(None, 0, 1, 5, 20),
+        max_tokens=int(rng.integers(3, 12)),
+    )
+
+
+def test_500_random_mixes_compile_nothing_and_do_not_touch_each_other(llm):
+    """`engine` forbids recompilation; each answer is the same in another batch and order."""
+    rng = np.random.default_rng(3)
+    prompts = draw_prompts(500, VOCAB, longest=40, seed=12)
+    params = [random_params(rng) for _ in prompts]
+    together = ask(llm, prompts, params)
+    order = rng.permutation(len(prompts))[:60]
+    again = ask(llm, [prompts[i] for i in order], [params[i] for i in order])
+    assert again == [together[i] for i in order]
+
+
+def test_preempted_requests_keep_their_rules(llm, tiny_checkpoint):
+    """Counts, recent words and prompts are rebuilt when a request resumes."""
+    rng = np.random.default_rng(8)
+    params = [random_params(rng) for _ in PROMPTS]
+    for each in params:
+        each.max_tokens, each.min_tokens, each.ignore_eos = 48, 48, True
+        each.frequency_penalty = 0.7
+        each.repetition_penalty = 1.2
+        each.logprobs = None
+    alone = [ask(llm, [prompt], each)[0] for prompt, each in zip(PROMPTS, params, strict=True)]
+    with engine(
+        tiny_checkpoint,
+        max_num_batched_tokens=129,
+        max_num_seqs=8,
+        num_gpu_blocks_override=6,
+        async_scheduling=llm.llm_engine.vllm_config.scheduler_config.async_scheduling,
+    ) as starving:
+        assert ask(starving, PROMPTS, params) == alone
+        [preemptions] = [m for m in starving.get_metrics() if m.name == "vllm:num_preemptions"]
+        assert preemptions.value > 0
