@@ -23,6 +23,7 @@ from vllm_ironwood.cache.memory_plan import (
     MemoryPlan,
     bytes_per_slot,
     bytes_per_token,
+    sampling_table_bytes,
     state_shapes,
     step_temporary_bytes,
 )
@@ -247,6 +248,10 @@ class IronwoodWorker(WorkerBase):
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self._params))
 
     @property
+    def _sampling_table_bytes(self) -> int:
+        return sampling_table_bytes(self.model.vocab_size, self.scheduler_config.max_num_seqs)
+
+    @property
     def _memory_limit(self) -> int | None:
         return devices.memory_limit(self._devices, self.cache_config.gpu_memory_utilization)
 
@@ -265,7 +270,7 @@ class IronwoodWorker(WorkerBase):
             max_tokens=self.scheduler_config.max_num_batched_tokens,
             max_requests=self.scheduler_config.max_num_seqs,
         )
-        return self._memory_limit - self._weight_bytes - temporaries
+        return self._memory_limit - self._weight_bytes - temporaries - self._sampling_table_bytes
 
     def _plan_caches(self) -> CachePlan:
         page_size = self.cache_config.block_size
@@ -305,6 +310,7 @@ class IronwoodWorker(WorkerBase):
             limit=self._memory_limit,
             weights=self._weight_bytes,
             step_temporaries=self._programs.temporary_bytes(),
+            sampling_tables=self._sampling_table_bytes,
             caches=dataclasses.replace(
                 self._plan, page_bytes=self._num_pages * self._plan.bytes_per_page
             ),

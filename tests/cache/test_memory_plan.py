@@ -56,6 +56,7 @@ def a_plan(**changes) -> MemoryPlan:
         "limit": 10**6,
         "weights": 500_000,
         "step_temporaries": 100_000,
+        "sampling_tables": 2_000,
         "caches": caches,
         "block_size": 16,
         "max_model_len": 100,
@@ -79,7 +80,7 @@ def test_b2_the_397b_model_starts_with_caching_on_eight_devices(max_model_len):
     assert plan.used <= plan.limit
 
     running, _ = plan.concurrency()
-    caches_by_hand = plan.limit - plan.weights - plan.step_temporaries
+    caches_by_hand = plan.limit - plan.weights - plan.step_temporaries - plan.sampling_tables
     states = caches_by_hand // 2 // plan.caches.bytes_per_slot  # a half of the caches
     pages = caches_by_hand // 2 // (math.ceil(max_model_len / 128) * 128 * plan.bytes_per_token)
     assert running == min(64, states // 3, pages) == {10_000: 61, 262_144: 4}[max_model_len]
@@ -188,7 +189,7 @@ def test_the_table_shows_every_use_and_adds_up():
         assert use in table
     assert "40 B/token" in table
     assert "5 run at once (limit: attention pages)" in " ".join(table.split())
-    assert plan.used == 500_000 + 100_000 + 25 * 1000 + 41 * 640
+    assert plan.used == 500_000 + 100_000 + 2_000 + 25 * 1000 + 41 * 640
     assert "left" not in table
 
 

@@ -57,6 +57,9 @@ def test_d3_the_plan_counts_what_is_allocated(tiny_checkpoint):
         assert states == plan.caches.num_slots * plan.caches.bytes_per_slot
         assert plan.weights == sum(leaf.nbytes for leaf in jax.tree.leaves(worker._params))
         assert plan.step_temporaries > 0
+        rules = worker.model_runner._state.rules
+        tables = rules.bias.nbytes + rules.counts.nbytes + rules.flags.nbytes
+        assert plan.sampling_tables == tables
         running, limit = plan.concurrency()
         assert (running, limit) == (8, "--max-num-seqs")
         assert f"{running} run at once" in plan.table()

@@ -144,6 +144,15 @@ def step_temporary_bytes(
     return step + logits
 
 
+def sampling_table_bytes(vocab_size: int, max_requests: int) -> int:
+    """What the device remembers of each request for penalties and barred tokens.
+
+    A float32 bias, an int32 count and a byte of flags per token of the vocabulary, for every
+    request and a scratch row.
+    """
+    return (max_requests + 1) * vocab_size * (4 + 4 + 1)
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
     """Where the bytes of one device go.
@@ -152,6 +161,7 @@ class MemoryPlan:
         limit: bytes the plan may use; None where nothing but the caches is limited (the CPU).
         weights: bytes of the parameters.
         step_temporaries: bytes a step needs while it runs.
+        sampling_tables: bytes of :func:`sampling_table_bytes`.
         caches: the two pools.
         block_size: tokens of an attention page.
         max_model_len: tokens of the longest request.
@@ -161,6 +171,7 @@ class MemoryPlan:
     limit: int | None
     weights: int
     step_temporaries: int
+    sampling_tables: int
     caches: CachePlan
     block_size: int
     max_model_len: int
@@ -170,7 +181,8 @@ class MemoryPlan:
     def used(self) -> int:
         caches = self.caches
         page_bytes = caches.num_pages * caches.bytes_per_page
-        return self.weights + self.step_temporaries + caches.state_bytes + page_bytes
+        others = self.weights + self.step_temporaries + self.sampling_tables
+        return others + caches.state_bytes + page_bytes
 
     @property
     def bytes_per_token(self) -> int:
@@ -211,6 +223,7 @@ class MemoryPlan:
 
         row("weights", self.weights)
         row("step temporaries", self.step_temporaries)
+        row("sampling tables", self.sampling_tables)
         row(
             "attention pages",
             caches.num_pages * caches.bytes_per_page,
@@ -267,8 +280,9 @@ def plan_deployment(
     temporaries = step_temporary_bytes(
         model, dtype, max_tokens=max_tokens, max_requests=max_requests, layout=layout
     )
+    tables = sampling_table_bytes(model.vocab_size, max_requests)
     caches = plan_caches(
-        budget=limit - weights - temporaries,
+        budget=limit - weights - temporaries - tables,
         bytes_per_slot=bytes_per_slot(model, dtype, state_dtype, layout),
         bytes_per_page=block_size * bytes_per_token(model, page_dtype, layout),
         pages_per_request=-(-max_model_len // block_size),
@@ -280,6 +294,7 @@ def plan_deployment(
         limit=limit,
         weights=weights,
         step_temporaries=temporaries,
+        sampling_tables=tables,
         caches=caches,
         block_size=block_size,
         max_model_len=max_model_len,
