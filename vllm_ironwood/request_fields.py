@@ -32,6 +32,7 @@ HONOURED: Mapping[str, str] = {
     "allowed_token_ids": "the sampler, on the device",
     "bad_words": "the sampler, on the device; up to 128 token sequences of up to 17 tokens",
     "min_tokens": "the sampler, on the device",
+    "structured_outputs": "vLLM's grammars; the bitmask is applied on the device",
     "seed": "the sampler, on the device: a stream of its own for each request",
     "logprobs": "the sampler, on the device; up to --max-logprobs (-1, all, is refused)",
     "stop": "vLLM's detokenizer",
@@ -70,7 +71,6 @@ def _if_not_empty(value: Any) -> bool:
 
 # Field -> whether a value asks for something (the defaults ask for nothing).
 REFUSED: Mapping[str, Callable[[Any], bool]] = {
-    "structured_outputs": _if_given,
     "thinking_token_budget": _if_given,
     "prompt_logprobs": _if_given,
     "prompt_logprob_token_ids": _if_given,
@@ -84,7 +84,6 @@ REFUSED: Mapping[str, Callable[[Any], bool]] = {
 
 # Names that clients know, where they differ from the field's.
 _ALSO_CALLED: Mapping[str, str] = {
-    "structured_outputs": "response_format, structured_outputs, or a required tool call",
     "extra_args": "vllm_xargs or kv_transfer_params",
     "prompt_logprobs": "prompt_logprobs, or echo with logprobs",
 }

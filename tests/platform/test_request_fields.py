@@ -18,7 +18,6 @@ from vllm_ironwood.request_fields import HONOURED, REFUSED, UnsupportedRequestEr
 TOKENS = {"type": "token", "prompt_token_ids": [1, 2, 3]}
 
 REFUSED_VALUES = {
-    "structured_outputs": StructuredOutputsParams(json_object=True),
     "thinking_token_budget": 0,
     "prompt_logprobs": 0,
     "prompt_logprob_token_ids": np.zeros((2, 1), np.int64),
@@ -36,6 +35,7 @@ HONOURED_VALUES = {
     "top_p": 0.5,
     "top_k": 5,
     "seed": 7,
+    "structured_outputs": StructuredOutputsParams(json_object=True),
     "min_tokens": 2,
     "min_p": 0.1,
     "presence_penalty": -0.5,

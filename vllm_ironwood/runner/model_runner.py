@@ -11,7 +11,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 from vllm_ironwood.cache import audit
 from vllm_ironwood.cache.config_builder import ATTENTION_GROUP, STATE_GROUP
 from vllm_ironwood.models.qwen3_5_moe.params import Params
-from vllm_ironwood.runner import nan_fill, step_layout
+from vllm_ironwood.runner import grammar, nan_fill, step_layout
 from vllm_ironwood.runner.buckets import Bucket, BucketGrid
 from vllm_ironwood.runner.outputs import PendingOutput
 from vllm_ironwood.runner.programs import Programs, StepState
@@ -64,27 +64,39 @@ class ModelRunner:
         self._capacity = (num_pages, num_slots)
         self._audited_as = audited_as
         self._pending: PendingOutput | None = None
+        self._awaits_grammar: SchedulerOutput | None = None
 
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput | None:
-        """Dispatch the step. Its output is what :meth:`sample_tokens` returns next."""
+        """Dispatch the step. Its output is what :meth:`sample_tokens` returns next.
+
+        A step with structured output is dispatched there instead, where its bitmask comes.
+        """
         self._update_requests(scheduled)
         if scheduled.total_num_scheduled_tokens == 0:
             return EMPTY_MODEL_RUNNER_OUTPUT
         if self._audited_as is not None:
             caches = nan_fill.check_and_fill(audit.of(self._audited_as), self._state.caches)
             self._state = self._state._replace(caches=caches)
-        if self._pending is not None:
+        if self._pending is not None or self._awaits_grammar is not None:
             raise RuntimeError("a step was scheduled before the last one's tokens were taken")
-        self._pending = self._dispatch(scheduled)
+        if scheduled.has_structured_output_requests:
+            self._awaits_grammar = scheduled
+        else:
+            self._pending = self._dispatch(scheduled, None)
         return None
 
-    def sample_tokens(self, grammar: GrammarOutput | None) -> PendingOutput:
-        """The output of the step that :meth:`execute_model` dispatched."""
-        if grammar is not None:
-            raise RuntimeError("structured output reached the runner; it is refused per request")
+    def sample_tokens(self, grammar_output: GrammarOutput | None) -> PendingOutput:
+        """The output of the step that :meth:`execute_model` was given.
+
+        Args:
+            grammar_output: the bitmask of the step's structured output, where it has any.
+        """
+        if self._awaits_grammar is not None:
+            scheduled, self._awaits_grammar = self._awaits_grammar, None
+            return self._dispatch(scheduled, grammar_output)
         pending, self._pending = self._pending, None
         if pending is None:
-            raise RuntimeError("sample_tokens was called with no step dispatched")
+            raise RuntimeError("sample_tokens was called with no step to sample")
         return pending
 
     def warm_up(self, buckets: Sequence[Bucket], *, on_done: Callable[[Bucket], None]) -> None:
@@ -157,7 +169,9 @@ class ModelRunner:
         if found is not None:
             self._state = self._programs.set_rules(self._state, *found)
 
-    def _dispatch(self, scheduled: SchedulerOutput) -> PendingOutput:
+    def _dispatch(
+        self, scheduled: SchedulerOutput, grammar_output: GrammarOutput | None
+    ) -> PendingOutput:
         requests = self.requests
         request_ids = list(scheduled.num_scheduled_tokens)
         rows = requests.rows(request_ids)
@@ -175,7 +189,15 @@ class ModelRunner:
         num_logprobs = int(requests.sampling["num_logprobs"][rows].max())
         fields.want_logprobs[0] = num_logprobs >= 0
 
-        self._state, outputs = self._programs.run(bucket, self._params, self._state, packed)
+        bitmask = None
+        if grammar_output is not None:
+            fields.has_grammar[0] = 1
+            bitmask = grammar.step_bitmask(
+                grammar_output, request_ids, bucket.requests, self._programs.vocab_size
+            )
+        self._state, outputs = self._programs.run(
+            bucket, self._params, self._state, packed, bitmask
+        )
         sampled = fields.sample[: len(rows)] == 1
         return PendingOutput(request_ids, sampled, outputs, num_logprobs)
 

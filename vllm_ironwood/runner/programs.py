@@ -17,7 +17,7 @@ from csrc_pallas.ragged_batch import RaggedBatch
 from vllm_ironwood.models.qwen3_5_moe.config import ModelConfig
 from vllm_ironwood.models.qwen3_5_moe.model import Caches, StepInputs, compute_logits, forward
 from vllm_ironwood.models.qwen3_5_moe.params import Params
-from vllm_ironwood.runner import step_layout
+from vllm_ironwood.runner import grammar, step_layout
 from vllm_ironwood.runner.buckets import Bucket
 from vllm_ironwood.runner.sampler import Logprobs, SamplingInputs, sample, top_logprobs
 from vllm_ironwood.runner.token_rules import (
@@ -57,11 +57,13 @@ def step(
     params: Params,
     state: StepState,
     packed: jax.Array,
+    bitmask: jax.Array,
 ) -> tuple[StepState, StepOutputs]:
     """Run the model over a ragged batch and sample one token per finished request row.
 
     Args:
         packed: int32 vector laid out by :mod:`vllm_ironwood.runner.step_layout`.
+        bitmask: int32 ``[R, ceil(V / 32)]``: which tokens a grammar allows.
     """
     fields = step_layout.unpack(packed, bucket, pages_per_request)
     batch = RaggedBatch(
@@ -84,6 +86,7 @@ def step(
 
     end = fields.query_start[1:]
     logits = compute_logits(config, params, hidden[jnp.maximum(end - 1, 0)])
+    logits = grammar.apply_bitmask(logits, bitmask, fields.has_grammar[0] == 1)
     rules = RuleInputs(
         row=fields.row,
         in_use=fields.has_rules == 1,
@@ -151,12 +154,13 @@ def _compiled_step(
     """The program of a bucket; ``shapes`` and ``structure`` are those of (params, state)."""
     params, state = jax.tree.unflatten(structure, shapes)
     packed = jax.ShapeDtypeStruct((step_layout.packed_size(bucket, pages_per_request),), jnp.int32)
+    bitmask = jax.ShapeDtypeStruct((bucket.requests, grammar.words(config.vocab_size)), jnp.int32)
     # A function of its own: JAX keeps what it compiled as long as the function lives.
     run = jax.jit(
         functools.partial(step, config, bucket, pages_per_request, max_logprobs),
         donate_argnums=1,
     )
-    return run.lower(params, state, packed).compile(dict(options))
+    return run.lower(params, state, packed, bitmask).compile(dict(options))
 
 
 _SET_ROW = jax.jit(set_row, donate_argnums=0)
@@ -186,6 +190,7 @@ class Programs:
         self._forbid = forbid_recompilation
         self._on_late_compile = on_late_compile
         self._compiled: dict[Bucket, Callable] = {}
+        self._bitmasks: dict[int, jax.Array] = {}
         self._sealed = False
         self.num_late_compiles = 0
 
@@ -229,9 +234,17 @@ class Programs:
         self._sealed = True
 
     def run(
-        self, bucket: Bucket, params: Params, state: StepState, packed: jax.Array
+        self,
+        bucket: Bucket,
+        params: Params,
+        state: StepState,
+        packed: jax.Array | np.ndarray,
+        bitmask: np.ndarray | None = None,
     ) -> tuple[StepState, StepOutputs]:
         """Dispatch a step.
+
+        Args:
+            bitmask: of a grammar, int32 ``[R, ceil(V / 32)]``; None: nothing is barred.
 
         Raises:
             RecompilationError: the bucket has no program and ``forbid_recompilation`` is set.
@@ -239,7 +252,16 @@ class Programs:
         program = self._compiled.get(bucket)
         if program is None:
             program = self._compile_late(bucket, params, state)
-        return program(params, state, packed)
+        if bitmask is None:
+            bitmask = self._all_ones(bucket.requests)
+        return program(params, state, packed, bitmask)
+
+    def _all_ones(self, rows: int) -> jax.Array:
+        """A bitmask that stays on the device, so that steps without a grammar send none."""
+        if rows not in self._bitmasks:
+            shape = (rows, grammar.words(self._config.vocab_size))
+            self._bitmasks[rows] = jax.device_put(np.full(shape, -1, np.int32))
+        return self._bitmasks[rows]
 
     def _compile_late(self, bucket: Bucket, params: Params, state: StepState) -> Callable:
         if self._sealed and self._forbid:

@@ -40,6 +40,7 @@ class PackedFields(NamedTuple):
     frequency_penalty: jax.Array | np.ndarray  # [R] float32
     repetition_penalty: jax.Array | np.ndarray  # [R] float32
     want_logprobs: jax.Array | np.ndarray  # [1] int32
+    has_grammar: jax.Array | np.ndarray  # [1] int32: the step's bitmask bars tokens
 
 
 def field_shapes(bucket: Bucket, pages_per_request: int) -> PackedFields:
@@ -67,6 +68,7 @@ def field_shapes(bucket: Bucket, pages_per_request: int) -> PackedFields:
         frequency_penalty=each,
         repetition_penalty=each,
         want_logprobs=(1,),
+        has_grammar=(1,),
     )
 
 
