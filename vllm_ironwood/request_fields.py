@@ -13,7 +13,11 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 
 from vllm_ironwood.errors import ConfigurationError
-from vllm_ironwood.runner.limits import LONGEST_BAD_WORD, MOST_BAD_WORDS
+from vllm_ironwood.runner.limits import (
+    LONGEST_BAD_WORD,
+    MOST_BAD_WORDS,
+    MOST_PROMPT_LOGPROBS,
+)
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig
@@ -35,6 +39,7 @@ HONOURED: Mapping[str, str] = {
     "structured_outputs": "vLLM's grammars; the bitmask is applied on the device",
     "seed": "the sampler, on the device: a stream of its own for each request",
     "logprobs": "the sampler, on the device; up to --max-logprobs (-1, all, is refused)",
+    "prompt_logprobs": "the sampler, on the device; up to 20",
     "stop": "vLLM's detokenizer",
     "stop_token_ids": "vLLM's scheduler",
     "ignore_eos": "vLLM's scheduler",
@@ -72,7 +77,6 @@ def _if_not_empty(value: Any) -> bool:
 # Field -> whether a value asks for something (the defaults ask for nothing).
 REFUSED: Mapping[str, Callable[[Any], bool]] = {
     "thinking_token_budget": _if_given,
-    "prompt_logprobs": _if_given,
     "prompt_logprob_token_ids": _if_given,
     "prompt_logprob_start": _if_given,
     "logprob_token_ids": _if_not_empty,
@@ -85,7 +89,6 @@ REFUSED: Mapping[str, Callable[[Any], bool]] = {
 # Names that clients know, where they differ from the field's.
 _ALSO_CALLED: Mapping[str, str] = {
     "extra_args": "vllm_xargs or kv_transfer_params",
-    "prompt_logprobs": "prompt_logprobs, or echo with logprobs",
 }
 
 
@@ -114,6 +117,15 @@ def check(processed_inputs: Mapping[str, Any], params: Any) -> None:
         value = getattr(params, field)
         if asks(value):
             raise _refusal(field, value)
+    if (
+        params.prompt_logprobs is not None
+        and not 0 <= params.prompt_logprobs <= MOST_PROMPT_LOGPROBS
+    ):
+        raise UnsupportedRequestError(
+            f"prompt_logprobs={params.prompt_logprobs} is not supported; "
+            f"ask for 0 to {MOST_PROMPT_LOGPROBS}",
+            parameter="prompt_logprobs",
+        )
     _check_bad_words(params.bad_words_token_ids or ())
     if params.logprobs == -1:
         raise UnsupportedRequestError(

@@ -19,7 +19,6 @@ TOKENS = {"type": "token", "prompt_token_ids": [1, 2, 3]}
 
 REFUSED_VALUES = {
     "thinking_token_budget": 0,
-    "prompt_logprobs": 0,
     "prompt_logprob_token_ids": np.zeros((2, 1), np.int64),
     "prompt_logprob_start": 0,
     "logprob_token_ids": [5],
@@ -35,6 +34,7 @@ HONOURED_VALUES = {
     "top_p": 0.5,
     "top_k": 5,
     "seed": 7,
+    "prompt_logprobs": 0,
     "structured_outputs": StructuredOutputsParams(json_object=True),
     "min_tokens": 2,
     "min_p": 0.1,

@@ -144,9 +144,9 @@ BAD_REQUESTS = {
         "512",
     ),
     "unsupported field": ("/v1/completions", {"prompt": [1], "vllm_xargs": {"x": 1}}, "extra_args"),
-    "unsupported field of a chat": (
+    "too many logprobs of a prompt": (
         "/v1/chat/completions",
-        {"messages": [{"role": "user", "content": "x"}], "prompt_logprobs": 1},
+        {"messages": [{"role": "user", "content": "x"}], "prompt_logprobs": 21},
         "prompt_logprobs",
     ),
     "image": ("/v1/chat/completions", IMAGE_MESSAGE, ""),

@@ -4,3 +4,5 @@
 # Of `bad_words`, in tokens and in token sequences (vLLM makes one or two of a word).
 LONGEST_BAD_WORD = 17
 MOST_BAD_WORDS = 128
+# Of `prompt_logprobs`: each is computed for every token of a step.
+MOST_PROMPT_LOGPROBS = 20

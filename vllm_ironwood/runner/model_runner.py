@@ -15,6 +15,7 @@ from vllm_ironwood.runner import grammar, nan_fill, step_layout
 from vllm_ironwood.runner.buckets import Bucket, BucketGrid
 from vllm_ironwood.runner.outputs import PendingOutput
 from vllm_ironwood.runner.programs import Programs, StepState
+from vllm_ironwood.runner.prompt_logprobs import PromptLogprobs, parts_of_step
 from vllm_ironwood.runner.requests import RequestTable
 
 # Fields of the request table that a step takes over as they are.
@@ -65,6 +66,7 @@ class ModelRunner:
         self._audited_as = audited_as
         self._pending: PendingOutput | None = None
         self._awaits_grammar: SchedulerOutput | None = None
+        self._prompts = PromptLogprobs()
 
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput | None:
         """Dispatch the step. Its output is what :meth:`sample_tokens` returns next.
@@ -125,6 +127,7 @@ class ModelRunner:
         fields.temperature[:] = sampled
         fields.top_p[:] = 1.0
         fields.want_logprobs[0] = sampled
+        fields.want_prompt_logprobs[0] = sampled
 
     def wait(self) -> None:
         """Block until every dispatched step has finished."""
@@ -134,6 +137,7 @@ class ModelRunner:
         requests = self.requests
         for request_id in scheduled.finished_req_ids:
             requests.remove(request_id)
+            self._prompts.forget(request_id)
         for request_id in scheduled.preempted_req_ids or ():
             requests.preempt(request_id)
         for new in scheduled.scheduled_new_reqs:
@@ -189,6 +193,13 @@ class ModelRunner:
         num_logprobs = int(requests.sampling["num_logprobs"][rows].max())
         fields.want_logprobs[0] = num_logprobs >= 0
 
+        prompt_parts = parts_of_step(requests, request_ids, rows, new_tokens)
+        self._prompts.expect(prompt_parts)
+        for part in prompt_parts:
+            row = requests.rows([part.request_id])[0]
+            end = part.start + part.rows.stop - part.rows.start
+            fields.prompt_targets[part.rows] = requests.tokens[row, part.start + 1 : end + 1]
+            fields.want_prompt_logprobs[0] = 1
         bitmask = None
         if grammar_output is not None:
             fields.has_grammar[0] = 1
@@ -199,7 +210,9 @@ class ModelRunner:
             bucket, self._params, self._state, packed, bitmask
         )
         sampled = fields.sample[: len(rows)] == 1
-        return PendingOutput(request_ids, sampled, outputs, num_logprobs)
+        return PendingOutput(
+            request_ids, sampled, outputs, num_logprobs, prompt_parts, self._prompts
+        )
 
     def _new_buffer(self, bucket: Bucket) -> tuple[np.ndarray, step_layout.PackedFields]:
         # Not reused: a transfer may still read the buffer of an earlier step.

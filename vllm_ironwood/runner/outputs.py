@@ -11,6 +11,7 @@ from vllm.v1.outputs import (
 )
 
 from vllm_ironwood.runner.programs import StepOutputs
+from vllm_ironwood.runner.prompt_logprobs import Part, PromptLogprobs
 
 
 class PendingOutput(AsyncModelRunnerOutput):
@@ -21,6 +22,8 @@ class PendingOutput(AsyncModelRunnerOutput):
             of them real and in that order.
         sampled: ``[len(request_ids)]`` bool: which requests got a token in this step.
         num_logprobs: how many top logprobs to report at most, -1 = nobody asked.
+        prompt_parts: the step's share of prompts whose own logprobs are asked for.
+        prompts: where those are collected.
     """
 
     def __init__(
@@ -29,17 +32,29 @@ class PendingOutput(AsyncModelRunnerOutput):
         sampled: np.ndarray,
         outputs: StepOutputs,
         num_logprobs: int,
+        prompt_parts: list[Part],
+        prompts: PromptLogprobs,
     ) -> None:
         self._request_ids = request_ids
         self._sampled = sampled
-        self._outputs = outputs if num_logprobs >= 0 else outputs._replace(logprobs=())
         self._num_logprobs = num_logprobs
+        self._prompt_parts = prompt_parts
+        self._prompts = prompts
+        # What nobody asked for is not copied to the host.
+        self._outputs = outputs._replace(
+            logprobs=outputs.logprobs if num_logprobs >= 0 else (),
+            prompt_logprobs=outputs.prompt_logprobs if prompt_parts else (),
+        )
         for array in jax.tree.leaves(self._outputs):
             array.copy_to_host_async()
 
     def get_output(self) -> ModelRunnerOutput:
         count = len(self._request_ids)
-        outputs = jax.tree.map(lambda a: np.asarray(a)[:count], self._outputs)
+        outputs = jax.tree.map(np.asarray, self._outputs)
+        outputs = outputs._replace(
+            sampled=outputs.sampled[:count],
+            logprobs=jax.tree.map(lambda a: a[:count], outputs.logprobs),
+        )
         tokens = outputs.sampled.reshape(-1, 1).tolist()
         if not self._sampled.all():
             tokens = [t if s else [] for t, s in zip(tokens, self._sampled, strict=True)]
@@ -48,6 +63,7 @@ class PendingOutput(AsyncModelRunnerOutput):
             req_id_to_index={request_id: i for i, request_id in enumerate(self._request_ids)},
             sampled_token_ids=tokens,
             logprobs=self._logprobs_lists(outputs) if self._num_logprobs >= 0 else None,
+            prompt_logprobs_dict=self._prompts.add(self._prompt_parts, outputs.prompt_logprobs),
         )
 
     def _logprobs_lists(self, outputs: StepOutputs) -> LogprobsLists:

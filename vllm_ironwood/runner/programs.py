@@ -19,6 +19,8 @@ from vllm_ironwood.models.qwen3_5_moe.model import Caches, StepInputs, compute_l
 from vllm_ironwood.models.qwen3_5_moe.params import Params
 from vllm_ironwood.runner import grammar, step_layout
 from vllm_ironwood.runner.buckets import Bucket
+from vllm_ironwood.runner.limits import MOST_PROMPT_LOGPROBS
+from vllm_ironwood.runner.prompt_logprobs import token_logprobs
 from vllm_ironwood.runner.sampler import Logprobs, SamplingInputs, sample, top_logprobs
 from vllm_ironwood.runner.token_rules import (
     RuleInputs,
@@ -43,6 +45,7 @@ class StepOutputs(NamedTuple):
 
     sampled: jax.Array  # [R] int32; meaningless where the step did not sample
     logprobs: Logprobs  # zeros unless some request of the step asked for them
+    prompt_logprobs: Logprobs  # [T] rows, likewise; of each prompt token's successor
 
 
 class RecompilationError(RuntimeError):
@@ -108,11 +111,22 @@ def step(
     )
     scratch_row = state.last_tokens.shape[0] - 1
     row = jnp.where(fields.sample == 1, fields.row, scratch_row)
-    logprobs = functools.partial(top_logprobs, logits, sampled, max_logprobs)
-    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(logprobs))
     outputs = StepOutputs(
         sampled=sampled,
-        logprobs=lax.cond(fields.want_logprobs[0] == 1, logprobs, lambda: nothing),
+        logprobs=_if_wanted(
+            fields.want_logprobs,
+            functools.partial(top_logprobs, logits, sampled, max_logprobs),
+        ),
+        prompt_logprobs=_if_wanted(
+            fields.want_prompt_logprobs,
+            functools.partial(
+                token_logprobs,
+                hidden,
+                fields.prompt_targets,
+                functools.partial(compute_logits, config, params),
+                min(max_logprobs, MOST_PROMPT_LOGPROBS),
+            ),
+        ),
     )
     state = StepState(
         caches=caches,
@@ -120,6 +134,12 @@ def step(
         rules=count_sampled(state.rules, rules, sampled, fields.sample == 1),
     )
     return state, outputs
+
+
+def _if_wanted(flag: jax.Array, compute: Callable[[], Logprobs]) -> Logprobs:
+    """What ``compute`` gives where the flag is set, else zeros that cost nothing."""
+    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(compute))
+    return lax.cond(flag[0] == 1, compute, lambda: nothing)
 
 
 def _with_tokens_on_device(fields: step_layout.PackedFields, last_tokens: jax.Array) -> jax.Array:

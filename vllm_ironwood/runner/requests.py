@@ -20,6 +20,7 @@ SAMPLING = np.dtype(
         ("top_k", np.int32),  # TOP_K_ALL: no limit
         ("seed", np.uint32),  # of the request's random stream
         ("num_logprobs", np.int32),  # -1: none asked for
+        ("num_prompt_logprobs", np.int32),  # likewise
         ("min_p", np.float32),
         ("presence_penalty", np.float32),
         ("frequency_penalty", np.float32),
@@ -174,6 +175,7 @@ class RequestTable:
             params.top_k if 0 < params.top_k <= LARGEST_TOP_K else TOP_K_ALL,
             seed,
             -1 if params.logprobs is None else params.logprobs,
+            -1 if params.prompt_logprobs is None else params.prompt_logprobs,
             params.min_p,
             params.presence_penalty,
             params.frequency_penalty,
