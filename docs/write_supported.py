@@ -9,6 +9,43 @@ from vllm_ironwood.request_fields import HONOURED, REFUSED
 
 PAGE = Path(__file__).parent / "supported.md"
 
+_FIELDS = "tests/engine/test_sampling_fields.py"
+_RULES = f"{_FIELDS}::test_g3_every_field_changes_the_answer_as_it_says"
+_FRONT_END = f"{_FIELDS}::test_fields_of_the_front_end_and_the_scheduler_act_as_they_say"
+_DRAWS = (
+    "tests/runner/test_sampler.py::test_draws_come_from_the_allowed_tokens_with_their_probability"
+)
+_ACCEPTED = "tests/platform/test_request_fields.py::test_honoured_field_is_accepted"
+# Field -> the test that shows that it is honoured.
+SHOWN_BY = {
+    "n": _FRONT_END,
+    "temperature": _DRAWS,
+    "top_p": _DRAWS,
+    "top_k": _DRAWS,
+    "min_p": f"{_FIELDS}::test_min_p_of_one_leaves_only_the_likeliest_token",
+    "presence_penalty": _RULES,
+    "frequency_penalty": _RULES,
+    "repetition_penalty": _RULES,
+    "logit_bias": _RULES,
+    "allowed_token_ids": _RULES,
+    "bad_words": f"{_FIELDS}::test_bad_words_never_appear",
+    "min_tokens": f"{_FIELDS}::test_min_tokens_bars_the_stop_until_it_is_reached",
+    "structured_outputs": "tests/engine/test_structured_output.py::test_every_answer_fits",
+    "seed": f"{_FIELDS}::test_a_seed_draws_the_same_and_another_draws_differently",
+    "logprobs": ("tests/engine/test_logprobs.py::test_g2_every_number_of_logprobs_in_one_batch"),
+    "prompt_logprobs": (
+        "tests/engine/test_prompt_logprobs.py::test_g4_they_equal_the_full_context"
+    ),
+    "stop": _FRONT_END,
+    "stop_token_ids": _FRONT_END,
+    "ignore_eos": _FRONT_END,
+    "max_tokens": _FRONT_END,
+    "flat_logprobs": _FRONT_END,
+    "detokenize": _FRONT_END,
+    "skip_special_tokens": _FRONT_END,
+    "include_stop_str_in_output": _FRONT_END,
+}
+
 
 def tables() -> dict[str, str]:
     """The tables by the name in their marker."""
@@ -19,7 +56,11 @@ def tables() -> dict[str, str]:
             ((row.name, row.asked, row.instead) for row in REFUSALS),
         ),
         "honoured fields": _table(
-            ("Field", "Honoured by"), ((f"`{field}`", who) for field, who in honoured.items())
+            ("Field", "Honoured by", "Shown by"),
+            (
+                (f"`{field}`", who, _short(SHOWN_BY.get(field, _ACCEPTED)))
+                for field, who in honoured.items()
+            ),
         ),
         "refused fields": ", ".join(f"`{field}`" for field in REFUSED),
     }
@@ -34,6 +75,11 @@ def write_into(page: str) -> str:
         before, after = page.split(begin)
         page = f"{before}{begin}{table}\n{end}{after.split(end, 1)[1]}"
     return page
+
+
+def _short(test: str) -> str:
+    path, name = test.split("::")
+    return f"`{Path(path).name}::{name}`"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

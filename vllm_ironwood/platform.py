@@ -141,7 +141,6 @@ class IronwoodPlatform(Platform):
         }
         if vllm_config.model_config is not None:
             check_model(vllm_config.model_config)
-            request_fields.check_defaults(vllm_config.model_config)
         parallel = vllm_config.parallel_config
         parallel.worker_cls = refusals.WORKER_CLASS
         parallel.distributed_executor_backend = "uni"

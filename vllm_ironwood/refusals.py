@@ -150,11 +150,6 @@ def float16(vllm_config: "VllmConfig") -> str | None:
     return "dtype=float16" if dtype == "torch.float16" else None
 
 
-def all_logprobs(vllm_config: "VllmConfig") -> str | None:
-    number = value_at(vllm_config, "model_config.max_logprobs")
-    return "max_logprobs=-1" if number == -1 else None
-
-
 def logits_processor_package(vllm_config: "VllmConfig") -> str | None:
     """Elsewhere vLLM loads what is installed; for a platform that calls itself TPU, nothing."""
     return next((point.value for point in entry_points(group="vllm.logits_processors")), None)

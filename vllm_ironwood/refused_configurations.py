@@ -13,7 +13,6 @@ from vllm_ironwood.refusals import (
     SUPPORTED_ARCHITECTURES,
     WORKER_CLASS,
     Refusal,
-    all_logprobs,
     block_size,
     cache_dtype,
     changed,
@@ -137,18 +136,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "`--io-processor-plugin`",
         _LEAVE_OUT,
         given("model_config.io_processor_plugin"),
-    ),
-    Refusal(
-        "Unlimited logprobs",
-        "`--max-logprobs -1`",
-        "give a number: programs are compiled for it",
-        all_logprobs,
-    ),
-    Refusal(
-        "This kind of logprobs",
-        "`--logprobs-mode` other than raw_logprobs",
-        "use --logprobs-mode raw_logprobs",
-        other_than("model_config.logprobs_mode", "raw_logprobs"),
     ),
     Refusal(
         "float64 noise in the sampler",

@@ -7,20 +7,16 @@ of the two tables below; a test fails for a field that is in neither.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 
-from vllm_ironwood.errors import ConfigurationError
 from vllm_ironwood.runner.limits import (
     LONGEST_BAD_WORD,
     MOST_BAD_WORDS,
     MOST_PROMPT_LOGPROBS,
 )
-
-if TYPE_CHECKING:
-    from vllm.config import ModelConfig
 
 # Field -> who honours it.
 HONOURED: Mapping[str, str] = {
@@ -38,7 +34,7 @@ HONOURED: Mapping[str, str] = {
     "min_tokens": "the sampler, on the device",
     "structured_outputs": "vLLM's grammars; the bitmask is applied on the device",
     "seed": "the sampler, on the device: a stream of its own for each request",
-    "logprobs": "the sampler, on the device; up to --max-logprobs (-1, all, is refused)",
+    "logprobs": "the sampler, on the device; up to --max-logprobs, or -1 for all",
     "prompt_logprobs": "the sampler, on the device; up to 20",
     "stop": "vLLM's detokenizer",
     "stop_token_ids": "vLLM's scheduler",
@@ -127,12 +123,6 @@ def check(processed_inputs: Mapping[str, Any], params: Any) -> None:
             parameter="prompt_logprobs",
         )
     _check_bad_words(params.bad_words_token_ids or ())
-    if params.logprobs == -1:
-        raise UnsupportedRequestError(
-            "logprobs=-1 (all of the vocabulary) is not supported; "
-            "ask for a number up to the server's --max-logprobs",
-            parameter="logprobs",
-        )
 
 
 def _check_bad_words(words: Sequence[Sequence[int]]) -> None:
@@ -143,23 +133,6 @@ def _check_bad_words(words: Sequence[Sequence[int]]) -> None:
             f"up to {MOST_BAD_WORDS} of up to {LONGEST_BAD_WORD} are supported",
             parameter="bad_words",
         )
-
-
-def check_defaults(model_config: "ModelConfig") -> None:
-    """Refuse to start when the server's own sampling defaults would fail every request.
-
-    They come from the model's generation_config.json and ``--override-generation-config``.
-
-    Raises:
-        ConfigurationError: names the field.
-    """
-    for field, value in model_config.get_diff_sampling_param().items():
-        if field in REFUSED and REFUSED[field](value):
-            raise ConfigurationError(
-                f"{field}={value} is the server's default for requests (generation_config.json or "
-                f"--override-generation-config) and is not supported yet; "
-                f"override it, or start with --generation-config vllm"
-            )
 
 
 def _refusal(field: str, value: Any) -> UnsupportedRequestError:

@@ -168,6 +168,7 @@ class IronwoodWorker(WorkerBase):
             self.model,
             pages_per_request=requests.pages.shape[1],
             max_logprobs=self.model_config.max_logprobs,
+            logprobs_mode=self.model_config.logprobs_mode,
             compiler_options=COMPILER_OPTIONS[self._devices[0].platform],
             forbid_recompilation=self.config.forbid_recompilation,
             on_late_compile=_log_late_compile,

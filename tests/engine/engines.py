@@ -77,6 +77,11 @@ class Reference:
 
     @torch.inference_mode()
     @torch.no_grad()
+    def logits_after(self, prompt: list[int]) -> np.ndarray:
+        """`[vocab]`: of the first token after the prompt."""
+        return self._model(torch.tensor([prompt])).logits[0, -1].double().numpy()
+
+    @torch.no_grad()
     def logprobs_of_prompt(self, prompt: list[int]) -> np.ndarray:
         """`[len(prompt) - 1, vocab]`: of what may follow each token but the last."""
         logits = self._model(torch.tensor([prompt])).logits[0, :-1].double()

@@ -145,3 +145,57 @@ def test_preempted_requests_keep_their_rules(llm, tiny_checkpoint):
         assert ask(starving, PROMPTS, params) == alone
         [preemptions] = [m for m in starving.get_metrics() if m.name == "vllm:num_preemptions"]
         assert preemptions.value > 0
+
+
+def one(llm, **fields):
+    [output] = llm.generate(
+        [{"prompt_token_ids": PROMPTS[3]}], SamplingParams(**fields), use_tqdm=False
+    )
+    return output
+
+
+def test_fields_of_the_front_end_and_the_scheduler_act_as_they_say(llm):
+    plain = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
+    answer = one(llm, **plain).outputs[0]
+    tokens, text = list(answer.token_ids), answer.text
+    assert len(tokens) == 24
+
+    assert len(one(llm, **{**plain, "max_tokens": 5}).outputs[0].token_ids) == 5
+    stopped = one(llm, **plain, stop_token_ids=[tokens[4]]).outputs[0]
+    assert (list(stopped.token_ids), stopped.stop_reason) == (tokens[:5], tokens[4])
+    word = text[len(text) // 2 : len(text) // 2 + 3]
+    stopped = one(llm, **plain, stop=[word]).outputs[0]
+    assert text.startswith(stopped.text)
+    assert word not in stopped.text
+    stopped = one(llm, **plain, stop=[word], include_stop_str_in_output=True).outputs[0]
+    assert stopped.text.endswith(word)
+    assert one(llm, **plain, detokenize=False).outputs[0].text == ""
+    eos = llm.get_tokenizer().eos_token_id
+    end = {"logit_bias": {eos: 100}, "temperature": 0, "max_tokens": 4}
+    assert len(one(llm, **end).outputs[0].token_ids) == 1
+    assert len(one(llm, **end, ignore_eos=True).outputs[0].token_ids) == 4
+    shown = one(llm, **end, ignore_eos=True, skip_special_tokens=False).outputs[0].text
+    hidden = one(llm, **end, ignore_eos=True, skip_special_tokens=True).outputs[0].text
+    assert shown != hidden
+    several = one(llm, n=3, temperature=1.5, seed=1, max_tokens=12).outputs
+    assert len({tuple(o.token_ids) for o in several}) == 3
+    flat = one(llm, **plain, logprobs=2, flat_logprobs=True).outputs[0].logprobs
+    nested = one(llm, **plain, logprobs=2).outputs[0].logprobs
+    assert [set(position) for position in flat] == [set(position) for position in nested]
+
+
+def test_a_seed_draws_the_same_and_another_draws_differently(llm):
+    def draw(seed):
+        return list(one(llm, temperature=1.5, seed=seed, max_tokens=20).outputs[0].token_ids)
+
+    assert draw(5) == draw(5) != draw(6)
+
+
+def test_g1_a_temperature_of_one_draws_many_tokens_and_top_k_limits_them(llm):
+    """Acceptance row G1: top_k of -1, 0, all and more than all are no limit."""
+    vocab = len(llm.get_tokenizer())
+    for top_k, at_least, at_most in ((-1, 50, 200), (0, 50, 200), (vocab, 50, 200), (2, 2, 2)):
+        params = SamplingParams(n=200, temperature=2.0, top_k=top_k, seed=1, max_tokens=1)
+        [output] = llm.generate([{"prompt_token_ids": PROMPTS[3]}], params, use_tqdm=False)
+        distinct = {o.token_ids[0] for o in output.outputs}
+        assert at_least <= len(distinct) <= at_most, top_k

@@ -22,6 +22,7 @@ HONOURED = {
     "seed",
     "max_model_len",
     "max_logprobs",
+    "logprobs_mode",
     "generation_config",
     "override_generation_config",
     "renderer_num_workers",
@@ -206,7 +207,6 @@ REFUSED = {
     "logits_processors": ("A custom logits processor", {"logits_processors": ["a.b:C"]}),
     "enable_prompt_embeds": ("Prompt embeddings", {"enable_prompt_embeds": True}),
     "io_processor_plugin": ("An input/output processor", {"io_processor_plugin": "some"}),
-    "logprobs_mode": ("This kind of logprobs", {"logprobs_mode": "processed_logprobs"}),
     "use_fp64_gumbel": ("float64 noise in the sampler", {"use_fp64_gumbel": True}),
     "enable_sleep_mode": ("Sleep mode", {"enable_sleep_mode": True}),
     "sleep_mode_backend": ("Sleep mode", {"sleep_mode_backend": "criu"}),
@@ -379,7 +379,6 @@ REFUSED = {
 REFUSED_VALUES = [
     ("float16", {"dtype": "float16"}),
     ("float16", {"dtype": "half"}),
-    ("Unlimited logprobs", {"max_logprobs": -1}),
     ("This block size", {"block_size": 48}),
     ("This block size", {"block_size": 8}),
     ("This block size", {"block_size": 512}),

@@ -119,14 +119,17 @@ def test_value_that_asks_for_nothing_is_accepted(empty):
     validate(SamplingParams(**empty))
 
 
-@pytest.mark.parametrize("number", [None, 0, 1, 5, 20])
+@pytest.mark.parametrize("number", [None, 0, 1, 5, 20, -1])
 def test_logprobs_of_the_likeliest_are_accepted(number):
     validate(SamplingParams(logprobs=number))
 
 
-def test_logprobs_of_the_whole_vocabulary_are_refused():
-    with pytest.raises(UnsupportedRequestError, match="logprobs=-1"):
-        validate(SamplingParams(logprobs=-1))
+@pytest.mark.parametrize("number", [-1, 21])
+def test_more_prompt_logprobs_than_a_step_has_room_for_are_refused(number):
+    with pytest.raises(
+        UnsupportedRequestError, match=f"prompt_logprobs={number} .* ask for 0 to 20"
+    ):
+        validate(SamplingParams(prompt_logprobs=number))
 
 
 def test_refusal_is_also_a_value_error_for_callers_of_the_library():

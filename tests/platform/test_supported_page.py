@@ -30,6 +30,14 @@ def test_tables_are_those_of_the_code(writer, page):
     assert writer.write_into(page) == page, "run: python docs/write_supported.py"
 
 
+def test_every_test_that_the_table_names_exists(writer):
+    root = WRITER.parents[1]
+    for field, test in {**writer.SHOWN_BY, "others": writer._ACCEPTED}.items():
+        path, name = test.split("::")
+        assert f"def {name}(" in (root / path).read_text(encoding="utf-8"), field
+    assert set(writer.SHOWN_BY) <= set(writer.HONOURED)
+
+
 def test_a_page_without_a_marker_is_an_error(writer, page):
     with pytest.raises(ValueError, match="refused fields"):
         writer.write_into(page.replace("<!-- refused fields -->", ""))

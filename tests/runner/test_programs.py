@@ -64,7 +64,7 @@ def compile_tiny(compiled_step, num_pages: int) -> None:
         )
     )
     leaves, structure = jax.tree.flatten((params, state))
-    compiled_step(TINY, Bucket(1, 1), 1, 1, (), tuple(leaves), structure)
+    compiled_step(TINY, Bucket(1, 1), 1, 1, "raw_logprobs", (), tuple(leaves), structure)
 
 
 def test_programs_of_earlier_engines_give_their_memory_mappings_back():

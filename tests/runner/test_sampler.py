@@ -8,7 +8,7 @@ import pytest
 
 from vllm_ironwood.runner.sampler import SamplingInputs, sample, top_logprobs
 
-sample_jit = jax.jit(sample)
+sample_jit = jax.jit(lambda *args: sample(*args)[0])
 
 
 def inputs(
@@ -92,11 +92,11 @@ def test_greedy_rows_are_greedy_beside_sampled_rows():
 
 
 @pytest.mark.parametrize(("vocab", "num"), [(5, 20), (100, 20), (100, 1)])
-def test_logprobs_are_of_the_model_s_own_distribution(vocab, num):
+def test_logprobs_have_the_chosen_token_first_and_then_the_likeliest(vocab, num):
     rng = np.random.default_rng(vocab)
     logits = rng.normal(size=(9, vocab)).astype(np.float32) * 4
     sampled = rng.integers(vocab, size=9).astype(np.int32)
-    got = jax.jit(top_logprobs, static_argnums=2)(logits, sampled, num)
+    got = jax.jit(top_logprobs, static_argnums=2)(jax.nn.log_softmax(logits), sampled, num)
     x = logits.astype(np.float64)
     expected = x - x.max(-1, keepdims=True)
     expected -= np.log(np.exp(expected).sum(-1, keepdims=True))
@@ -110,3 +110,12 @@ def test_logprobs_are_of_the_model_s_own_distribution(vocab, num):
     )
     ranks = (expected > expected[rows, sampled][:, None]).sum(-1) + 1
     np.testing.assert_array_equal(got.ranks, ranks)
+
+
+def test_what_a_token_was_drawn_from_is_told():
+    logits = np.random.default_rng(2).normal(size=(2, 12)).astype(np.float32)
+    _, processed = jax.jit(sample)(logits, inputs(2, temperature=[0.0, 0.5], top_k=3))
+    np.testing.assert_array_equal(processed[0], logits[0])
+    kept = np.asarray(processed[1]) > -np.inf
+    assert set(np.flatnonzero(kept)) == set(np.argsort(-logits[1])[:3])
+    np.testing.assert_allclose(processed[1][kept], logits[1][kept] / 0.5, rtol=1e-6)

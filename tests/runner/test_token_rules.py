@@ -23,7 +23,7 @@ PROMPT, OUTPUT = [3, 5, 5, 9, 30], [5, 7, 7, 36]
 apply_jit = jax.jit(apply_rules)
 count_jit = jax.jit(count_sampled)
 set_row_jit = jax.jit(token_rules.set_row)
-sample_jit = jax.jit(sample)
+sample_jit = jax.jit(lambda *args: sample(*args)[0])
 
 
 def params_of(*, stops=(), bad_words=None, temperature=1.0, **fields) -> SamplingParams:

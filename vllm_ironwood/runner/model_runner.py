@@ -190,7 +190,8 @@ class ModelRunner:
         packed, fields = self._new_buffer(bucket)
         _fill(fields, requests, rows, new_tokens)
         self._check_capacity(fields, len(rows))
-        num_logprobs = int(requests.sampling["num_logprobs"][rows].max())
+        asked = int(requests.sampling["num_logprobs"][rows].max())
+        num_logprobs = min(asked, self._programs.vocab_size)
         fields.want_logprobs[0] = num_logprobs >= 0
 
         prompt_parts = parts_of_step(requests, request_ids, rows, new_tokens)

@@ -57,6 +57,7 @@ def step(
     bucket: Bucket,
     pages_per_request: int,
     max_logprobs: int,
+    logprobs_mode: str,
     params: Params,
     state: StepState,
     packed: jax.Array,
@@ -98,7 +99,7 @@ def step(
         frequency_penalty=fields.frequency_penalty,
         repetition_penalty=fields.repetition_penalty,
     )
-    sampled = sample(
+    sampled, processed = sample(
         apply_rules(logits, state.rules, rules),
         SamplingInputs(
             temperature=fields.temperature,
@@ -115,7 +116,7 @@ def step(
         sampled=sampled,
         logprobs=_if_wanted(
             fields.want_logprobs,
-            functools.partial(top_logprobs, logits, sampled, max_logprobs),
+            lambda: top_logprobs(_scores(logprobs_mode, logits, processed), sampled, max_logprobs),
         ),
         prompt_logprobs=_if_wanted(
             fields.want_prompt_logprobs,
@@ -123,7 +124,7 @@ def step(
                 token_logprobs,
                 hidden,
                 fields.prompt_targets,
-                functools.partial(compute_logits, config, params),
+                lambda part: jax.nn.log_softmax(compute_logits(config, params, part)),
                 min(max_logprobs, MOST_PROMPT_LOGPROBS),
             ),
         ),
@@ -134,6 +135,12 @@ def step(
         rules=count_sampled(state.rules, rules, sampled, fields.sample == 1),
     )
     return state, outputs
+
+
+def _scores(mode: str, logits: jax.Array, processed: jax.Array) -> jax.Array:
+    """What vLLM's ``--logprobs-mode`` reports: of the model, or after the request's own fields."""
+    values = processed if mode.startswith("processed") else logits
+    return jax.nn.log_softmax(values) if mode.endswith("logprobs") else values
 
 
 def _if_wanted(flag: jax.Array, compute: Callable[[], Logprobs]) -> Logprobs:
@@ -167,6 +174,7 @@ def _compiled_step(
     bucket: Bucket,
     pages_per_request: int,
     max_logprobs: int,
+    logprobs_mode: str,
     options: tuple[tuple[str, bool], ...],
     shapes: tuple[jax.ShapeDtypeStruct, ...],
     structure: jax.tree_util.PyTreeDef,
@@ -177,7 +185,7 @@ def _compiled_step(
     bitmask = jax.ShapeDtypeStruct((bucket.requests, grammar.words(config.vocab_size)), jnp.int32)
     # A function of its own: JAX keeps what it compiled as long as the function lives.
     run = jax.jit(
-        functools.partial(step, config, bucket, pages_per_request, max_logprobs),
+        functools.partial(step, config, bucket, pages_per_request, max_logprobs, logprobs_mode),
         donate_argnums=1,
     )
     return run.lower(params, state, packed, bitmask).compile(dict(options))
@@ -199,6 +207,7 @@ class Programs:
         *,
         pages_per_request: int,
         max_logprobs: int,
+        logprobs_mode: str,
         compiler_options: Mapping[str, bool],
         forbid_recompilation: bool,
         on_late_compile: Callable[[Bucket, float], None],
@@ -206,7 +215,8 @@ class Programs:
         self._config = config
         self._compiler_options = dict(compiler_options)
         self._pages_per_request = pages_per_request
-        self._max_logprobs = max_logprobs
+        self._max_logprobs = config.vocab_size if max_logprobs == -1 else max_logprobs
+        self._logprobs_mode = logprobs_mode
         self._forbid = forbid_recompilation
         self._on_late_compile = on_late_compile
         self._compiled: dict[Bucket, Callable] = {}
@@ -304,6 +314,7 @@ class Programs:
             bucket,
             self._pages_per_request,
             self._max_logprobs,
+            self._logprobs_mode,
             tuple(self._compiler_options.items()),
             shapes,
             structure,

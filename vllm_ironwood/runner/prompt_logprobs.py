@@ -20,7 +20,7 @@ SLICE = 64
 def token_logprobs(
     hidden: jax.Array,
     targets: jax.Array,
-    logits_of: Callable[[jax.Array], jax.Array],
+    scores_of: Callable[[jax.Array], jax.Array],
     num: int,
 ) -> Logprobs:
     """Of each token row's target, and of the ``num`` likeliest tokens.
@@ -28,7 +28,7 @@ def token_logprobs(
     Args:
         hidden: ``[T, D]``.
         targets: int32 ``[T]``, the token that follows each row's; below 0 where nobody asks.
-        logits_of: ``[S, D]`` to float32 ``[S, V]``.
+        scores_of: ``[S, D]`` to log-probabilities, float32 ``[S, V]``.
     """
     rows = hidden.shape[0]
     size = min(SLICE, rows)
@@ -37,7 +37,7 @@ def token_logprobs(
     hidden = jnp.pad(hidden, ((0, padding), (0, 0))).reshape(slices, size, -1)
     targets = jnp.pad(jnp.maximum(targets, 0), (0, padding)).reshape(slices, size)
     found = jax.lax.map(
-        lambda part: top_logprobs(logits_of(part[0]), part[1], num), (hidden, targets)
+        lambda part: top_logprobs(scores_of(part[0]), part[1], num), (hidden, targets)
     )
     return jax.tree.map(lambda a: a.reshape(slices * size, *a.shape[2:])[:rows], found)
 

@@ -13,6 +13,9 @@ TOP_K_ALL = 0
 # vLLM sets no upper limit; from here on it limits nothing, whatever the vocabulary.
 LARGEST_TOP_K = 2**31 - 1
 
+# vLLM's -1, all of the vocabulary, as the largest number of a step.
+ALL_LOGPROBS = 2**31 - 1
+
 SAMPLING = np.dtype(
     [
         ("temperature", np.float32),
@@ -174,7 +177,7 @@ class RequestTable:
             params.top_p,
             params.top_k if 0 < params.top_k <= LARGEST_TOP_K else TOP_K_ALL,
             seed,
-            -1 if params.logprobs is None else params.logprobs,
+            _num_logprobs(params.logprobs),
             -1 if params.prompt_logprobs is None else params.prompt_logprobs,
             params.min_p,
             params.presence_penalty,
@@ -195,6 +198,12 @@ class RequestTable:
         self.computed[row] = num_computed
         self.pages_used[row] = _append(self.pages[row], 0, page_ids)
         self.states_used[row] = _append(self.states[row], 0, state_ids)
+
+
+def _num_logprobs(asked: int | None) -> int:
+    if asked is None:
+        return -1
+    return ALL_LOGPROBS if asked == -1 else asked
 
 
 def _append(table_row: np.ndarray, count: int, ids: Sequence[int]) -> int:

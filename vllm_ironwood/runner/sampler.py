@@ -32,7 +32,7 @@ class Logprobs(NamedTuple):
     ranks: jax.Array  # [R] int32, 1 = most likely
 
 
-def sample(logits: jax.Array, inputs: SamplingInputs) -> jax.Array:
+def sample(logits: jax.Array, inputs: SamplingInputs) -> tuple[jax.Array, jax.Array]:
     """Draw one token per row.
 
     A draw depends on the row's logits, seed and position alone: not on the batch, the
@@ -42,21 +42,23 @@ def sample(logits: jax.Array, inputs: SamplingInputs) -> jax.Array:
         logits: ``[R, V]`` float32.
 
     Returns:
-        ``[R]`` int32 token ids.
+        ``[R]`` int32 token ids, and what they were drawn from: ``[R, V]`` logits after
+        temperature, -inf where a limit left a token out; of a greedy row as they were given.
     """
     greedy = row_argmax(logits)
     is_greedy = inputs.temperature < GREEDY_BELOW
 
-    def draw(_) -> jax.Array:
+    def draw(_) -> tuple[jax.Array, jax.Array]:
         temperature = jnp.where(is_greedy, 1.0, inputs.temperature)
         scaled = logits / temperature[:, None]
         likely = _keep_min_p(scaled, inputs.min_p)
         kept = _keep_top_k_top_p(likely, inputs.top_k, inputs.top_p)
         drawn = jnp.argmax(kept + _gumbel(inputs, logits.shape[-1]), axis=-1)
-        return jnp.where(is_greedy, greedy, drawn.astype(jnp.int32))
+        tokens = jnp.where(is_greedy, greedy, drawn.astype(jnp.int32))
+        return tokens, jnp.where(is_greedy[:, None], logits, kept)
 
     # A batch of greedy requests pays for no sort and no random numbers.
-    return lax.cond(jnp.all(is_greedy), lambda _: greedy, draw, None)
+    return lax.cond(jnp.all(is_greedy), lambda _: (greedy, logits), draw, None)
 
 
 def _keep_min_p(logits: jax.Array, min_p: jax.Array) -> jax.Array:
@@ -101,19 +103,18 @@ def _gumbel(inputs: SamplingInputs, vocab: int) -> jax.Array:
     return jax.vmap(one)(inputs.seed, inputs.position)
 
 
-def top_logprobs(logits: jax.Array, sampled: jax.Array, num: int) -> Logprobs:
-    """Log-probabilities of the model's own distribution, before any sampling parameter.
+def top_logprobs(scores: jax.Array, chosen: jax.Array, num: int) -> Logprobs:
+    """The chosen token's score and rank, and the highest scores.
 
     Args:
-        logits: ``[R, V]`` float32.
-        sampled: ``[R]`` int32.
-        num: how many of the most likely tokens to report.
+        scores: ``[R, V]`` float32, log-probabilities or logits.
+        chosen: ``[R]`` int32.
+        num: how many of the highest to report.
     """
-    logprobs = jax.nn.log_softmax(logits, axis=-1)
-    chosen = jnp.take_along_axis(logprobs, sampled[:, None], axis=-1)
-    values, ids = lax.top_k(logprobs, min(num, logits.shape[-1]))
+    of_chosen = jnp.take_along_axis(scores, chosen[:, None], axis=-1)
+    values, ids = lax.top_k(scores, min(num, scores.shape[-1]))
     return Logprobs(
-        token_ids=jnp.concatenate([sampled[:, None], ids.astype(jnp.int32)], axis=-1),
-        logprobs=jnp.concatenate([chosen, values], axis=-1),
-        ranks=jnp.sum(logprobs > chosen, axis=-1).astype(jnp.int32) + 1,
+        token_ids=jnp.concatenate([chosen[:, None], ids.astype(jnp.int32)], axis=-1),
+        logprobs=jnp.concatenate([of_chosen, values], axis=-1),
+        ranks=jnp.sum(scores > of_chosen, axis=-1).astype(jnp.int32) + 1,
     )
