@@ -130,7 +130,7 @@ class IronwoodPlatform(Platform):
         Raises:
             ConfigurationError: one line that names what is refused and says what to do.
         """
-        from vllm_ironwood import refusals, request_fields
+        from vllm_ironwood import refusals
         from vllm_ironwood.refused_configurations import REFUSALS
 
         refusals.check(REFUSALS, vllm_config)
