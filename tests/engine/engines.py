@@ -87,6 +87,7 @@ class Reference:
         logits = self._model(torch.tensor([prompt])).logits[0, :-1].double()
         return torch.log_softmax(logits, dim=-1).numpy()
 
+    @torch.no_grad()
     def assert_greedy(
         self, prompt: list[int], tokens: list[int], logprobs: list[float], tolerance: float
     ) -> None:

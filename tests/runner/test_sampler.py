@@ -119,3 +119,18 @@ def test_what_a_token_was_drawn_from_is_told():
     kept = np.asarray(processed[1]) > -np.inf
     assert set(np.flatnonzero(kept)) == set(np.argsort(-logits[1])[:3])
     np.testing.assert_allclose(processed[1][kept], logits[1][kept] / 0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("limit", [{"top_k": 2}, {"top_p": 0.5}])
+def test_zero_and_minus_zero_are_equally_likely(limit):
+    logits = np.array([[-0.0, 0.0, -0.0, -5.0]], np.float32)
+    _, processed = jax.jit(sample)(logits, inputs(1, **limit))
+    assert (np.asarray(processed[0]) > -np.inf).tolist() == [True, True, True, False]
+
+
+def test_limits_hold_over_the_whole_range_of_floats():
+    logits = np.array([[3e38, 1e-30, -1e-30, -3e38, -np.inf, 1.0]], np.float32)
+    for top_k in range(1, 6):
+        _, processed = jax.jit(sample)(logits, inputs(1, top_k=top_k))
+        kept = set(np.flatnonzero(np.asarray(processed[0]) > -np.inf))
+        assert kept == set(np.argsort(-logits[0])[:top_k])

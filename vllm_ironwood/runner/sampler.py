@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sampling on the device: greedy or temperature, min-p, top-k and top-p; logprobs of the choice."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -74,20 +75,54 @@ def _keep_top_k_top_p(logits: jax.Array, top_k: jax.Array, top_p: jax.Array) -> 
     """Set what top-k, then top-p, leave out to -inf.
 
     Top-p keeps the smallest set of most likely tokens whose probability, renormalised
-    after top-k, reaches ``top_p``; ties with the last one kept stay (nucleus sampling,
-    Holtzman et al. 2020, arXiv 1904.09751).
+    after top-k, reaches ``top_p`` (nucleus sampling, Holtzman et al. 2020, arXiv 1904.09751).
+    Tokens as likely as the last one kept stay, of both.
     """
     vocab = logits.shape[-1]
-    descending = -jnp.sort(-logits, axis=-1)
-    k = jnp.where((top_k <= 0) | (top_k > vocab), vocab, top_k)
-    in_top_k = jnp.arange(vocab)[None, :] < k[:, None]
-    probs = jax.nn.softmax(jnp.where(in_top_k, descending, -jnp.inf), axis=-1)
-    mass_before = jnp.cumsum(probs, axis=-1) - probs
-    # Rounding can leave mass_before below 1 at the far end only; top_p = 1 keeps all.
-    in_top_p = (mass_before < top_p[:, None]) | (top_p[:, None] >= 1.0)
-    num_kept = jnp.sum(in_top_k & in_top_p, axis=-1)
-    threshold = jnp.take_along_axis(descending, jnp.maximum(num_kept - 1, 0)[:, None], axis=-1)
-    return jnp.where(logits >= threshold, logits, -jnp.inf)
+    limits_k = (top_k > 0) & (top_k < vocab)
+    limits_p = top_p < 1.0
+
+    def keep_top_k(logits: jax.Array) -> jax.Array:
+        enough = jnp.where(limits_k, top_k, vocab).astype(jnp.float32)
+        return _keep_until(logits, jnp.ones_like, enough, limits_k)
+
+    def keep_top_p(logits: jax.Array) -> jax.Array:
+        log_mass = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+        return _keep_until(logits, lambda x: jnp.exp(x - log_mass), top_p, limits_p)
+
+    logits = lax.cond(jnp.any(limits_k), keep_top_k, lambda x: x, logits)
+    return lax.cond(jnp.any(limits_p), keep_top_p, lambda x: x, logits)
+
+
+def _keep_until(
+    logits: jax.Array,
+    weight_of: Callable[[jax.Array], jax.Array],
+    enough: jax.Array,
+    limited: jax.Array,
+) -> jax.Array:
+    """Keep the largest logits of each row until their weights add up to ``enough``.
+
+    The smallest one kept is found by bisection over the 32 bits of a float: 32 passes over the
+    row, where a sort of a large vocabulary takes several times as long on a TPU.
+    """
+
+    def narrow(bit: jax.Array, threshold: jax.Array) -> jax.Array:
+        higher = threshold + (jnp.uint32(1) << (31 - bit).astype(jnp.uint32))
+        # Computed anew in each pass: reading the logits is all that a pass costs.
+        counted = jnp.where(_ordered(logits) >= higher[:, None], weight_of(logits), 0.0)
+        weight = jnp.sum(counted, axis=-1)
+        return jnp.where(weight >= enough, higher, threshold)
+
+    threshold = lax.fori_loop(0, 32, narrow, jnp.zeros(logits.shape[0], jnp.uint32))
+    kept = (_ordered(logits) >= threshold[:, None]) | ~limited[:, None]
+    return jnp.where(kept, logits, -jnp.inf)
+
+
+def _ordered(x: jax.Array) -> jax.Array:
+    """uint32 in the order of the float32 values: negative ones reversed, below the others."""
+    bits = lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.uint32)  # -0 equals 0
+    sign = jnp.uint32(1 << 31)
+    return jnp.where(bits & sign != 0, ~bits, bits | sign)
 
 
 def _gumbel(inputs: SamplingInputs, vocab: int) -> jax.Array:
