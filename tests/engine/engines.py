@@ -76,18 +76,17 @@ class Reference:
         self.vocab_size = self._model.config.get_text_config().vocab_size
 
     @torch.inference_mode()
-    @torch.no_grad()
     def logits_after(self, prompt: list[int]) -> np.ndarray:
         """`[vocab]`: of the first token after the prompt."""
         return self._model(torch.tensor([prompt])).logits[0, -1].double().numpy()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def logprobs_of_prompt(self, prompt: list[int]) -> np.ndarray:
         """`[len(prompt) - 1, vocab]`: of what may follow each token but the last."""
         logits = self._model(torch.tensor([prompt])).logits[0, :-1].double()
         return torch.log_softmax(logits, dim=-1).numpy()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def assert_greedy(
         self, prompt: list[int], tokens: list[int], logprobs: list[float], tolerance: float
     ) -> None:

@@ -12,6 +12,8 @@ from csrc_pallas.row_argmax.api import row_argmax
 
 # vLLM treats a temperature below this as greedy (its sampling parameters' own threshold).
 GREEDY_BELOW = 1e-5
+# Passes over the logits that find the smallest one kept by top-k, or by top-p.
+THRESHOLD_BITS = 32
 
 
 class SamplingInputs(NamedTuple):
@@ -107,13 +109,13 @@ def _keep_until(
     """
 
     def narrow(bit: jax.Array, threshold: jax.Array) -> jax.Array:
-        higher = threshold + (jnp.uint32(1) << (31 - bit).astype(jnp.uint32))
+        higher = threshold + (jnp.uint32(1) << (THRESHOLD_BITS - 1 - bit).astype(jnp.uint32))
         # Computed anew in each pass: reading the logits is all that a pass costs.
         counted = jnp.where(_ordered(logits) >= higher[:, None], weight_of(logits), 0.0)
         weight = jnp.sum(counted, axis=-1)
         return jnp.where(weight >= enough, higher, threshold)
 
-    threshold = lax.fori_loop(0, 32, narrow, jnp.zeros(logits.shape[0], jnp.uint32))
+    threshold = lax.fori_loop(0, THRESHOLD_BITS, narrow, jnp.zeros(logits.shape[0], jnp.uint32))
     kept = (_ordered(logits) >= threshold[:, None]) | ~limited[:, None]
     return jnp.where(kept, logits, -jnp.inf)
 
