@@ -129,7 +129,7 @@ def step_temporary_bytes(
     For plans without a device; a running engine reports what its compiled programs take.
     Counted are the widest moment of a layer (the residual, its norm, and the mixer's
     projections with their outputs, or the rows sent to the experts with both intermediate
-    results) and the logits in float32 with a sorted and a cumulated copy for sampling.
+    results) and the logits in float32 with what the request's fields make of them and the noise.
     """
     size = jnp.dtype(dtype).itemsize
     hidden, shards = model.hidden_size, layout.head_shards
