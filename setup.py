@@ -52,7 +52,6 @@ setup(
     entry_points={
         "vllm.platform_plugins": ["ironwood = vllm_ironwood:register"],
         "vllm.general_plugins": ["ironwood_models = vllm_ironwood.registration:register_models"],
-        "vllm.stat_logger_plugins": ["ironwood = vllm_ironwood.metrics:StateMetrics"],
         "console_scripts": ["ironwood = vllm_ironwood.cli:main"],
     },
 )

@@ -151,7 +151,7 @@ async def _metrics_at_rest(session: aiohttp.ClientSession, server: Server) -> di
         async with session.get(f"{server.url}/metrics") as reply:
             metrics = read_metrics(await reply.text())
         busy = metrics["vllm:num_requests_running"] + metrics["vllm:num_requests_waiting"]
-        if busy + metrics["ironwood:gdn_state_slots_in_use"] == 0:
+        if busy + metrics["vllm:gdn_state_slots_in_use"] == 0:
             break
         await asyncio.sleep(0.1)
     return metrics
@@ -181,7 +181,7 @@ def main() -> None:
     memory = report.memory_mib
     print(f"memory MiB: {' '.join(f'{m:.0f}' for m in memory)}; growth {report.growth_mib():.1f}")
     for name, value in report.metrics.items():
-        if name.startswith("ironwood:"):
+        if name.startswith("vllm:gdn_"):
             print(f"{name} {value:.0f}")
     for failure in report.failures[:5]:
         print(failure)

@@ -1,28 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GDN state metrics beside vLLM's own on ``/metrics``.
+"""GDN state metrics beside vLLM's own, on ``/metrics`` and in ``LLM.get_metrics()``.
 
-The pool of state slots lives in the engine core's process, ``/metrics`` in the API server's.
-vLLM's step statistics have no place for a plugin's numbers, so the worker writes them to a
-small file that both processes map, and the server reads it when somebody asks.
+The pool of state slots lives in the engine core's process, the metrics in that of the API
+server or of the ``LLM``. vLLM's step statistics have no place for a plugin's numbers, so the
+pool's changes are written to a small file that both processes map, read when somebody asks.
 """
 
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from vllm.config import VllmConfig
-from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from vllm_ironwood.cache.slot_pool import StateCounts
-from vllm_ironwood.refusals import WORKER_CLASS
 
-# vLLM removes every collector with "vllm" in its name when it makes its own.
-_PREFIX = "ironwood:gdn_"
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+# ``LLM.get_metrics()`` passes on nothing but names that begin with "vllm:".
+_PREFIX = "vllm:gdn_"
 _LABELS = ("model_name", "engine")
 _METRICS = (
     ("slots", GaugeMetricFamily, "state_slots", "GDN state slots in the pool."),
@@ -46,8 +48,8 @@ _METRICS = (
 class CountBoard:
     """A mapped file that holds one engine's :class:`StateCounts`, written by its worker."""
 
-    def __init__(self, vllm_config: VllmConfig, engine: int) -> None:
-        name = f"vllm-ironwood-{os.getuid()}-{vllm_config.instance_id}-{engine}.counts"
+    def __init__(self, vllm_config: "VllmConfig") -> None:
+        name = f"vllm-ironwood-{os.getuid()}-{vllm_config.instance_id}.counts"
         self._path = Path(tempfile.gettempdir()) / name
         self._counts: np.memmap | None = None
 
@@ -71,19 +73,18 @@ class CountBoard:
         return np.memmap(self._path, np.int64, mode, shape=(len(StateCounts._fields),))
 
 
-class StateMetrics(AggregateStatLoggerBase, Collector):
-    """What vLLM loads as a statistics logger; registers with Prometheus and is asked by it."""
+class StateMetrics(Collector):
+    """Asked by Prometheus' registry; shows the newest engine of this process that has counts.
 
-    def __init__(self, vllm_config: VllmConfig, engine_indexes: list[int]) -> None:
-        self._model = vllm_config.model_config.served_model_name
-        self._boards: dict[int, CountBoard] = {}
-        if vllm_config.parallel_config.worker_cls != WORKER_CLASS:
-            return
-        self._boards = {index: CountBoard(vllm_config, index) for index in engine_indexes}
-        for collector in list(REGISTRY._collector_to_names):
-            if isinstance(collector, StateMetrics):  # of an earlier engine in this process
-                REGISTRY.unregister(collector)
-        REGISTRY.register(self)
+    Every configuration that vLLM builds is watched, since nothing tells which of them an
+    engine is made from. vLLM's own metrics are those of the newest engine, too.
+    """
+
+    def __init__(self) -> None:
+        self._configs: weakref.WeakValueDictionary[str, VllmConfig] = weakref.WeakValueDictionary()
+
+    def watch(self, vllm_config: "VllmConfig") -> None:
+        self._configs[vllm_config.instance_id] = vllm_config
 
     def describe(self) -> Iterator[Metric]:
         """The names alone: nothing is read before there is an engine."""
@@ -91,16 +92,25 @@ class StateMetrics(AggregateStatLoggerBase, Collector):
             yield family(_PREFIX + name, text, labels=_LABELS)
 
     def collect(self) -> Iterator[Metric]:
-        read = {index: board.read() for index, board in self._boards.items()}
-        for field, family, name, text in _METRICS:
-            metric = family(_PREFIX + name, text, labels=_LABELS)
-            for index, counts in read.items():
-                if counts is not None:
-                    metric.add_metric((self._model, str(index)), getattr(counts, field))
-            yield metric
+        for config in reversed(list(self._configs.values())):
+            counts = CountBoard(config).read()
+            if counts is not None:
+                labels = (config.model_config.served_model_name, "0")
+                yield from _as_metrics(counts, labels)
+                return
 
-    def record(self, *args: object, **kwargs: object) -> None:
-        """Nothing to do: the numbers are read when they are asked for."""
 
-    def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+def _as_metrics(counts: StateCounts, labels: tuple[str, str]) -> Iterator[Metric]:
+    for field, family, name, text in _METRICS:
+        metric = family(_PREFIX + name, text, labels=_LABELS)
+        metric.add_metric(labels, getattr(counts, field))
+        yield metric
+
+
+_STATE_METRICS = StateMetrics()
+REGISTRY.register(_STATE_METRICS)
+
+
+def watch(vllm_config: "VllmConfig") -> None:
+    """Let this process's metrics show the engine that is made from this configuration."""
+    _STATE_METRICS.watch(vllm_config)

@@ -130,7 +130,7 @@ class IronwoodPlatform(Platform):
         Raises:
             ConfigurationError: one line that names what is refused and says what to do.
         """
-        from vllm_ironwood import refusals
+        from vllm_ironwood import metrics, refusals
         from vllm_ironwood.refused_configurations import REFUSALS
 
         refusals.check(REFUSALS, vllm_config)
@@ -145,6 +145,7 @@ class IronwoodPlatform(Platform):
         parallel.worker_cls = refusals.WORKER_CLASS
         parallel.distributed_executor_backend = "uni"
         block_sizes.settle(vllm_config)
+        metrics.watch(vllm_config)
         if "jax" in sys.modules:
             # JAX's threads do not survive a fork: the engine core would hang.
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"

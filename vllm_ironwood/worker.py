@@ -71,7 +71,8 @@ class IronwoodWorker(WorkerBase):
         self.model_runner: ModelRunner | None = None
         self._number = next(_NUMBERS)
         self._profiler = Profiler(self.vllm_config.profiler_config)
-        self._board = CountBoard(self.vllm_config, self.parallel_config.data_parallel_rank)
+        self._board = CountBoard(self.vllm_config)
+        audit.listen(self._number, self._board.publish)
 
     # Start: the calls come in this order.
 
@@ -202,7 +203,6 @@ class IronwoodWorker(WorkerBase):
     # Serving.
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput | None:
-        self._board.publish(audit.of(self._number).counts())
         return self.model_runner.execute_model(scheduler_output)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None) -> AsyncModelRunnerOutput:
@@ -226,6 +226,7 @@ class IronwoodWorker(WorkerBase):
         if self.model_runner is not None:
             self.model_runner.wait()
         self._profiler.close()
+        audit.listen(self._number, None)
         self._board.remove()
         self.model_runner = self._programs = self._params = None
 

@@ -40,13 +40,13 @@ def test_hits_are_those_counted_by_hand(metrics):
     """Two whole blocks of 128 of 300 tokens come from the cache, with the state after them."""
     assert metrics["vllm:prefix_cache_queries_total"] == 300 + 300 + 3
     assert metrics["vllm:prefix_cache_hits_total"] == 256
-    assert metrics["ironwood:gdn_snapshot_hits_total"] == 1
-    assert metrics["ironwood:gdn_state_slots_in_use"] == 0
-    assert metrics["ironwood:gdn_snapshots"] >= 1
+    assert metrics["vllm:gdn_snapshot_hits_total"] == 1
+    assert metrics["vllm:gdn_state_slots_in_use"] == 0
+    assert metrics["vllm:gdn_snapshots"] >= 1
 
 
 def test_the_page_names_what_is_served(metrics):
     page = PAGE.read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:ironwood|vllm):\w+)`", page))
+    named = set(re.findall(r"`(vllm:\w+)`", page))
     assert named <= set(metrics)
-    assert {name for name in metrics if name.startswith("ironwood:")} <= named
+    assert {name for name in metrics if name.startswith("vllm:gdn_")} <= named

@@ -36,14 +36,14 @@ def test_nothing_is_held_afterwards(report):
     metrics = report.metrics
     assert metrics["vllm:num_requests_running"] == metrics["vllm:num_requests_waiting"] == 0
     assert metrics["vllm:kv_cache_usage_perc"] == 0
-    assert metrics["ironwood:gdn_state_slots_in_use"] == 0
+    assert metrics["vllm:gdn_state_slots_in_use"] == 0
 
 
 def test_state_metrics_count_what_the_prefix_cache_did(report):
     metrics = report.metrics
-    assert metrics["ironwood:gdn_state_slots"] == 16 * 3 * 2
-    assert 0 < metrics["ironwood:gdn_snapshots"] <= metrics["ironwood:gdn_state_slots"]
-    assert metrics["ironwood:gdn_snapshot_hits_total"] > 10
+    assert metrics["vllm:gdn_state_slots"] == 16 * 3 * 2
+    assert 0 < metrics["vllm:gdn_snapshots"] <= metrics["vllm:gdn_state_slots"]
+    assert metrics["vllm:gdn_snapshot_hits_total"] > 10
     assert metrics["vllm:prefix_cache_hits_total"] > 0
 
 

@@ -3,7 +3,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from vllm.v1.core.block_pool import BlockPool
@@ -11,6 +11,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
 from vllm_ironwood.cache.slot_pool import SlotPool, StateCounts
 
+_listeners: dict[int, Callable[[StateCounts], None]] = {}
 _audits: "weakref.WeakValueDictionary[int, PoolAudit]" = weakref.WeakValueDictionary()
 
 
@@ -48,9 +49,6 @@ class PoolAudit:
         check_pool("state slot", self._slots, self._slot_tables.values())
         check_queue("page", self._pages)
 
-    def counts(self) -> StateCounts:
-        return self._slots.counts()
-
     def unreadable(self) -> tuple[np.ndarray, np.ndarray]:
         """Ids of pages and of slots that are neither held nor cached, each int32."""
         return _unreadable(self._pages), _unreadable(self._slots)
@@ -65,6 +63,20 @@ def of(owner: int) -> PoolAudit:
     if owner not in _audits:
         raise RuntimeError("debug_fill_nan needs the scheduler in the worker's process")
     return _audits[owner]
+
+
+def listen(owner: int, listener: Callable[[StateCounts], None] | None) -> None:
+    """Who is told the counts of a worker's slot pool; None: nobody any more."""
+    if listener is None:
+        _listeners.pop(owner, None)
+    else:
+        _listeners[owner] = listener
+
+
+def publish(owner: int, counts: StateCounts) -> None:
+    """Called by the slot pool, which knows its worker by number alone."""
+    if owner in _listeners:
+        _listeners[owner](counts)
 
 
 def check_queue(name: str, pool: BlockPool) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pool of GDN state slots: vLLM's block pool, with counts of what its snapshots do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from vllm.v1.core.block_pool import BlockPool
@@ -19,9 +19,21 @@ class StateCounts(NamedTuple):
 
 
 class SlotPool(BlockPool):
-    """vLLM's pool; its blocks are slots."""
+    """vLLM's pool; its blocks are slots.
 
-    def __init__(self, num_slots: int, *, enable_caching: bool, hash_block_size: int) -> None:
+    Args:
+        publish: told the counts whenever a slot is taken or given back. That is rare (a step
+            that only decodes does neither) and the last one leaves the counts right at rest.
+    """
+
+    def __init__(
+        self,
+        num_slots: int,
+        *,
+        enable_caching: bool,
+        hash_block_size: int,
+        publish: Callable[[StateCounts], None],
+    ) -> None:
         super().__init__(
             num_gpu_blocks=num_slots,
             enable_caching=enable_caching,
@@ -30,6 +42,8 @@ class SlotPool(BlockPool):
         )
         self._hits = 0
         self._evictions = 0
+        self._publish = publish
+        publish(self.counts())
 
     def counts(self) -> StateCounts:
         slots = self.num_gpu_blocks - 1
@@ -45,6 +59,21 @@ class SlotPool(BlockPool):
         """A request was given these cached blocks."""
         self._hits += sum(not block.is_null for block in blocks)
         super().touch(blocks)
+        self._publish(self.counts())
+
+    def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
+        blocks = super().get_new_blocks(num_blocks)
+        self._publish(self.counts())
+        return blocks
+
+    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
+        super().free_blocks(ordered_blocks)
+        self._publish(self.counts())
+
+    def reset_prefix_cache(self) -> bool:
+        done = super().reset_prefix_cache()
+        self._publish(self.counts())
+        return done
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
         evicted = super()._maybe_evict_cached_block(block)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hands out GDN state slots with vLLM's own manager, from a pool of their own."""
 
+from functools import partial
+
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
-from vllm_ironwood.cache.audit import PoolAudit
+from vllm_ironwood.cache import audit
 from vllm_ironwood.cache.slot_pool import SlotPool
 from vllm_ironwood.cache.state_spec import GdnStateSpec
 
@@ -26,10 +28,11 @@ class GdnStateManager(MambaManager):
             kv_cache_spec.num_slots,
             enable_caching=kwargs["enable_caching"],
             hash_block_size=block_pool.hash_block_size,
+            publish=partial(audit.publish, kv_cache_spec.owner),
         )
         super().__init__(kv_cache_spec, slots, **kwargs)
         self._page_pool = block_pool
-        self.audit = PoolAudit(
+        self.audit = audit.PoolAudit(
             owner=kv_cache_spec.owner,
             pages=block_pool,
             slots=slots,
