@@ -27,7 +27,7 @@ def metrics(demo_checkpoint, tmp_path_factory) -> dict[str, float]:
                 body = {"model": server.model, "prompt": prompt, "max_tokens": 4}
                 async with session.post(f"{server.url}/v1/completions", json=body) as reply:
                     assert reply.status == 200, await reply.text()
-            return await soak._metrics_at_rest(session, server)
+            return await soak.metrics_at_rest(session, server)
 
     try:
         server.wait_until_ready()
