@@ -15,7 +15,7 @@ _FRONT_END = f"{_FIELDS}::test_fields_of_the_front_end_and_the_scheduler_act_as_
 _DRAWS = (
     "tests/runner/test_sampler.py::test_draws_come_from_the_allowed_tokens_with_their_probability"
 )
-_ACCEPTED = "tests/platform/test_request_fields.py::test_honoured_field_is_accepted"
+_STREAMS = "tests/engine/test_sampling_front_end.py"
 # Field -> the test that shows that it is honoured.
 SHOWN_BY = {
     "n": _FRONT_END,
@@ -33,6 +33,8 @@ SHOWN_BY = {
     "structured_outputs": "tests/engine/test_structured_output.py::test_every_answer_fits",
     "seed": f"{_FIELDS}::test_a_seed_draws_the_same_and_another_draws_differently",
     "logprobs": ("tests/engine/test_logprobs.py::test_g2_every_number_of_logprobs_in_one_batch"),
+    "logprob_token_ids": "tests/engine/test_logprobs.py::test_logprobs_of_tokens_by_id",
+    "thinking_token_budget": f"{_FIELDS}::test_reasoning_is_ended_after_its_budget",
     "prompt_logprobs": (
         "tests/engine/test_prompt_logprobs.py::test_g4_they_equal_the_full_context"
     ),
@@ -44,6 +46,16 @@ SHOWN_BY = {
     "detokenize": _FRONT_END,
     "skip_special_tokens": _FRONT_END,
     "include_stop_str_in_output": _FRONT_END,
+    "repetition_detection": f"{_STREAMS}::test_a_repeating_answer_is_ended",
+    "skip_reading_prefix_cache": (
+        f"{_STREAMS}::test_the_prefix_cache_is_not_read_by_who_does_not_want_it"
+    ),
+    "spaces_between_special_tokens": f"{_STREAMS}::test_special_tokens_are_spaced_as_asked",
+    "output_kind": (f"{_STREAMS}::test_outputs_come_as_deltas_as_all_so_far_or_only_at_the_end"),
+    "stream_interval": f"{_STREAMS}::test_a_stream_interval_bundles_tokens",
+    "skip_clone": (f"{_STREAMS}::test_parameters_may_be_shared_between_requests_without_a_copy"),
+    # What vLLM works out from `stop`: how much text it holds back.
+    "output_text_buffer_length": _FRONT_END,
 }
 
 
@@ -57,10 +69,7 @@ def tables() -> dict[str, str]:
         ),
         "honoured fields": _table(
             ("Field", "Honoured by", "Shown by"),
-            (
-                (f"`{field}`", who, _short(SHOWN_BY.get(field, _ACCEPTED)))
-                for field, who in honoured.items()
-            ),
+            ((f"`{field}`", who, _short(SHOWN_BY[field])) for field, who in honoured.items()),
         ),
         "refused fields": ", ".join(f"`{field}`" for field in REFUSED),
     }

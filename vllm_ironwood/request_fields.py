@@ -35,6 +35,8 @@ HONOURED: Mapping[str, str] = {
     "structured_outputs": "vLLM's grammars; the bitmask is applied on the device",
     "seed": "the sampler, on the device: a stream of its own for each request",
     "logprobs": "the sampler, on the device; up to --max-logprobs, or -1 for all",
+    "logprob_token_ids": "the sampler, on the device; up to 128",
+    "thinking_token_budget": "the sampler, on the device; with --reasoning-parser or -config",
     "prompt_logprobs": "the sampler, on the device; up to 20",
     "stop": "vLLM's detokenizer",
     "stop_token_ids": "vLLM's scheduler",
@@ -72,10 +74,8 @@ def _if_not_empty(value: Any) -> bool:
 
 # Field -> whether a value asks for something (the defaults ask for nothing).
 REFUSED: Mapping[str, Callable[[Any], bool]] = {
-    "thinking_token_budget": _if_given,
     "prompt_logprob_token_ids": _if_given,
     "prompt_logprob_start": _if_given,
-    "logprob_token_ids": _if_not_empty,
     "extra_args": _if_not_empty,
     "watermarking": _unless(None, False),
     "routed_experts_prompt_start": _unless(0),

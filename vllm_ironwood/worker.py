@@ -41,6 +41,7 @@ from vllm_ironwood.runner.buckets import Bucket, BucketGrid
 from vllm_ironwood.runner.model_runner import ModelRunner
 from vllm_ironwood.runner.programs import Programs, StepState
 from vllm_ironwood.runner.requests import RequestTable
+from vllm_ironwood.runner.thinking_budget import ReasoningMarkers, reasoning_markers
 from vllm_ironwood.runner.token_rules import empty_tables
 
 logger = init_logger("vllm.ironwood.worker")
@@ -63,6 +64,7 @@ class IronwoodWorker(WorkerBase):
         self.config = IronwoodConfig.from_vllm_config(self.vllm_config)
         self.model: ModelConfig = ModelConfig.from_hf(self.model_config.hf_config.to_dict())
         self._devices: list[jax.Device] = []
+        self._markers: ReasoningMarkers | None = None
         self._params: Params | None = None
         self._plan: CachePlan | None = None
         self._num_pages = 0
@@ -79,6 +81,7 @@ class IronwoodWorker(WorkerBase):
     @one_line_exit()
     def init_device(self) -> None:
         self._devices = devices.select_device(self.config)
+        self._markers = reasoning_markers(self.vllm_config.reasoning_config)
         compile_cache.enable()
         logger.info("%s", self.config.describe(self._devices))
 
@@ -159,6 +162,7 @@ class IronwoodWorker(WorkerBase):
             block_size=self.cache_config.block_size,
             state_block_size=self._state_block_size,
             engine_seed=self.model_config.seed,
+            markers=self._markers,
         )
         self._grid = BucketGrid(
             max_tokens=self.scheduler_config.max_num_batched_tokens,

@@ -77,3 +77,54 @@ def test_g2_every_number_of_logprobs_in_one_batch(llm, reference, temperature):
         listed = sorted((found.logprob for found in entry.values()), reverse=True)[:count]
         likely = top > -1e29
         np.testing.assert_allclose(np.asarray(listed)[likely], top[likely], atol=1e-3)
+
+
+def test_logprobs_of_tokens_by_id(llm, reference):
+    """Beside requests for the likeliest ones and for none, of fewer and of more columns."""
+    asked = [[3, 250, 17], [], [9], list(range(128)), [], [255, 0]]
+    fields = {"temperature": 0.7, "top_k": 30, "barred": 17}
+    params = [
+        SamplingParams(
+            temperature=0.7,
+            top_k=30,
+            seed=4,
+            max_tokens=1,
+            logit_bias={17: -1e30},
+            logprob_token_ids=ids or None,
+            logprobs=None if ids else number,
+        )
+        for ids, number in zip(asked, [None, 5, None, None, None, None], strict=True)
+    ]
+    inputs = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
+    outputs = llm.generate(inputs, params, use_tqdm=False)
+    for ids, prompt, each, output in zip(asked, PROMPTS, params, outputs, strict=True):
+        [completion] = output.outputs
+        if each.num_logprobs is None:
+            assert completion.logprobs is None
+            continue
+        [entry] = completion.logprobs
+        [token] = completion.token_ids
+        scores = expected_scores(reference, llm.mode, prompt, fields)
+        if ids:
+            assert set(entry) == {*ids, token}
+        else:
+            assert len(entry) in (5, 6)
+        for reported, found in entry.items():
+            if scores[reported] > -1e29 or found.logprob > -1e29:
+                assert found.logprob == pytest.approx(scores[reported], abs=1e-3)
+
+
+def test_prompt_logprobs_are_of_the_same_kind(llm, reference):
+    """Logits or logprobs, as the mode says; whatever changes the answer does not change them."""
+    prompt = PROMPTS[1][:12]
+    params = SamplingParams(
+        temperature=0.7, max_tokens=1, prompt_logprobs=2, logit_bias={prompt[1]: 50.0}
+    )
+    [output] = llm.generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)
+    for position, entry in enumerate(output.prompt_logprobs[1:], start=1):
+        scores = reference.logits_after(prompt[:position])
+        if llm.mode.endswith("logprobs"):
+            scores -= scores.max()
+            scores -= np.log(np.exp(scores).sum())
+        for token, found in entry.items():
+            assert found.logprob == pytest.approx(scores[token], abs=1e-3)

@@ -4,18 +4,21 @@
 import numpy as np
 import pytest
 from vllm import SamplingParams
+from vllm.sampling_params import StructuredOutputsParams
 
 from tests.engine.engines import draw_prompts, engine
 
 VOCAB = 256
 PROMPTS = draw_prompts(9, VOCAB, longest=290, seed=2)
+REASONING = {"reasoning_start_str": "[", "reasoning_end_str": "so]"}
+BEGIN = 58  # the token "["
 
 
 def ask(llm, prompts, params) -> list[list[int]]:
     outputs = llm.generate(
         [{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False
     )
-    return [list(output.outputs[0].token_ids) for output in outputs]
+    return [[t for choice in output.outputs for t in choice.token_ids] for output in outputs]
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["async", "sync"])
@@ -25,6 +28,7 @@ def llm(request, tiny_checkpoint):
         max_num_batched_tokens=129,
         max_num_seqs=8,
         async_scheduling=request.param,
+        reasoning_config=REASONING,
     ) as running:
         yield running
 
@@ -93,12 +97,31 @@ def test_bad_words_never_appear(llm):
     assert not set(words.values()) & set(without)
 
 
+def test_reasoning_is_ended_after_its_budget(llm):
+    encode = llm.get_tokenizer().encode
+    forced = encode(REASONING["reasoning_end_str"], add_special_tokens=False)
+    assert encode(REASONING["reasoning_start_str"], add_special_tokens=False) == [BEGIN]
+    assert len(forced) > 1
+    endless = {"logit_bias": dict.fromkeys(forced, -100.0)}
+    reasoning = [[*prompt, BEGIN] for prompt in PROMPTS[:4]]
+    for answer in ask(llm, reasoning, greedy(thinking_token_budget=5, **endless)):
+        assert answer[5 : 5 + len(forced)] == forced
+        assert not set(forced) & set(answer[:5] + answer[5 + len(forced) :])
+    for answer in ask(llm, reasoning, greedy(**endless)):
+        assert not set(forced) & set(answer)
+    endless["logit_bias"][BEGIN] = -100.0
+    not_begun = [[token for token in prompt if token != BEGIN] for prompt in PROMPTS[:4]]
+    for answer in ask(llm, not_begun, greedy(thinking_token_budget=0, **endless)):
+        assert not set(forced) & set(answer)
+
+
 def random_params(rng: np.random.Generator) -> SamplingParams:
     def maybe(*values):
         return values[int(rng.integers(len(values)))]
 
+    temperature = maybe(0, 0.7, 1.0, 2.0)
     return SamplingParams(
-        temperature=maybe(0, 0.7, 1.0, 2.0),
+        temperature=temperature,
         top_k=maybe(-1, 1, 20, 300),
         top_p=maybe(1.0, 0.9, 1e-6),
         min_p=maybe(0.0, 0.1),
@@ -110,15 +133,34 @@ def random_params(rng: np.random.Generator) -> SamplingParams:
         allowed_token_ids=maybe(None, None, list(range(40, 90))),
         min_tokens=maybe(0, 3),
         logprobs=maybe(None, 0, 1, 5, 20),
+        prompt_logprobs=maybe(None, None, None, 2),
+        thinking_token_budget=maybe(None, 0, 4),
+        n=maybe(1, 1, 2) if temperature else 1,
         max_tokens=int(rng.integers(3, 12)),
     )
+
+
+def fully_random_params(rng: np.random.Generator, tokenizer) -> SamplingParams:
+    """With the fields too that not every other field goes with."""
+    params = random_params(rng)
+    kind = rng.integers(4)
+    if kind == 0:
+        params.allowed_token_ids = None
+        params.structured_outputs = StructuredOutputsParams(regex="[ab]{2,9}")
+    elif kind == 1:
+        params.logprobs, params.logprob_token_ids = None, rng.integers(0, VOCAB, 3).tolist()
+    elif kind == 2:
+        params.bad_words = [tokenizer.decode([int(t)]) for t in rng.integers(20, 90, 3)]
+    return params
 
 
 def test_500_random_mixes_compile_nothing_and_do_not_touch_each_other(llm):
     """`engine` forbids recompilation; each answer is the same in another batch and order."""
     rng = np.random.default_rng(3)
     prompts = draw_prompts(500, VOCAB, longest=40, seed=12)
-    params = [random_params(rng) for _ in prompts]
+    for prompt in prompts[::3]:
+        prompt.append(BEGIN)
+    params = [fully_random_params(rng, llm.get_tokenizer()) for _ in prompts]
     together = ask(llm, prompts, params)
     order = rng.permutation(len(prompts))[:60]
     again = ask(llm, [prompts[i] for i in order], [params[i] for i in order])
@@ -133,16 +175,19 @@ def test_preempted_requests_keep_their_rules(llm, tiny_checkpoint):
         each.max_tokens, each.min_tokens, each.ignore_eos = 48, 48, True
         each.frequency_penalty = 0.7
         each.repetition_penalty = 1.2
-        each.logprobs = None
-    alone = [ask(llm, [prompt], each)[0] for prompt, each in zip(PROMPTS, params, strict=True)]
+        each.logprobs = each.prompt_logprobs = None
+        each.n = 1
+    prompts = [*PROMPTS[:4], *([*prompt, BEGIN] for prompt in PROMPTS[4:])]
+    alone = [ask(llm, [prompt], each)[0] for prompt, each in zip(prompts, params, strict=True)]
     with engine(
         tiny_checkpoint,
         max_num_batched_tokens=129,
         max_num_seqs=8,
         num_gpu_blocks_override=6,
+        reasoning_config=REASONING,
         async_scheduling=llm.llm_engine.vllm_config.scheduler_config.async_scheduling,
     ) as starving:
-        assert ask(starving, PROMPTS, params) == alone
+        assert ask(starving, prompts, params) == alone
         [preemptions] = [m for m in starving.get_metrics() if m.name == "vllm:num_preemptions"]
         assert preemptions.value > 0
 

@@ -18,10 +18,8 @@ from vllm_ironwood.request_fields import HONOURED, REFUSED, UnsupportedRequestEr
 TOKENS = {"type": "token", "prompt_token_ids": [1, 2, 3]}
 
 REFUSED_VALUES = {
-    "thinking_token_budget": 0,
     "prompt_logprob_token_ids": np.zeros((2, 1), np.int64),
     "prompt_logprob_start": 0,
-    "logprob_token_ids": [5],
     "extra_args": {"my_processor": 1},
     "watermarking": True,
     "routed_experts_prompt_start": 1,
@@ -45,6 +43,8 @@ HONOURED_VALUES = {
     "allowed_token_ids": [1, 2],
     "bad_words": ["no"],
     "logprobs": 20,
+    "logprob_token_ids": [5],
+    "thinking_token_budget": 0,
     "stop": ["end", "."],
     "stop_token_ids": [2],
     "ignore_eos": True,

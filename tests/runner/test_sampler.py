@@ -121,6 +121,28 @@ def test_what_a_token_was_drawn_from_is_told():
     np.testing.assert_allclose(processed[1][kept], logits[1][kept] / 0.5, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "fields", [{"temperature": 0.0}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.3}, {}], ids=str
+)
+@pytest.mark.parametrize("vocab", [1, 127, 257])
+def test_a_row_without_a_token_left_harms_no_other(vocab, fields):
+    logits = np.random.default_rng(0).normal(size=(3, vocab)).astype(np.float32)
+    logits[1] = -np.inf
+    tokens, processed = jax.jit(sample)(logits, inputs(3, **fields))
+    assert 0 <= tokens[1] < vocab
+    assert not np.isnan(processed).any()
+    for i in (0, 2):
+        assert tokens[i] == sample_jit(logits[i : i + 1], inputs(1, seed=i, **fields))[0]
+
+
+def test_tokens_without_a_chance_are_never_drawn():
+    logits = np.full((500, 130), -np.inf, np.float32)
+    logits[:, [3, 129]] = 0.0
+    for fields in ({}, {"top_k": 64}, {"top_p": 0.999}, {"min_p": 1e-6}, {"temperature": 100.0}):
+        drawn = np.asarray(sample_jit(logits, inputs(500, **fields)))
+        assert set(drawn.tolist()) == {3, 129}
+
+
 @pytest.mark.parametrize("limit", [{"top_k": 2}, {"top_p": 0.5}])
 def test_zero_and_minus_zero_are_equally_likely(limit):
     logits = np.array([[-0.0, 0.0, -0.0, -5.0]], np.float32)

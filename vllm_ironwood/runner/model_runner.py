@@ -127,6 +127,7 @@ class ModelRunner:
         fields.temperature[:] = sampled
         fields.top_p[:] = 1.0
         fields.want_logprobs[0] = sampled
+        fields.want_logprobs_by_id[0] = sampled
         fields.want_prompt_logprobs[0] = sampled
 
     def wait(self) -> None:
@@ -193,6 +194,11 @@ class ModelRunner:
         asked = int(requests.sampling["num_logprobs"][rows].max())
         num_logprobs = min(asked, self._programs.vocab_size)
         fields.want_logprobs[0] = num_logprobs >= 0
+        logprob_ids = {
+            int(i): requests.logprob_ids(request_ids[i])
+            for i in np.flatnonzero(requests.sampling["num_logprob_ids"][rows])
+        }
+        fields.want_logprobs_by_id[0] = bool(logprob_ids)
 
         prompt_parts = parts_of_step(requests, request_ids, rows, new_tokens)
         self._prompts.expect(prompt_parts)
@@ -212,7 +218,13 @@ class ModelRunner:
         )
         sampled = fields.sample[: len(rows)] == 1
         return PendingOutput(
-            request_ids, sampled, outputs, num_logprobs, prompt_parts, self._prompts
+            request_ids,
+            sampled,
+            outputs,
+            num_logprobs,
+            logprob_ids,
+            prompt_parts,
+            self._prompts,
         )
 
     def _new_buffer(self, bucket: Bucket) -> tuple[np.ndarray, step_layout.PackedFields]:

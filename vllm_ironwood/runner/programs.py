@@ -4,7 +4,7 @@
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,11 @@ from vllm_ironwood.runner.token_rules import (
     apply_rules,
     count_sampled,
     rules_of,
+    scores_by_id,
     set_row,
 )
+
+Tree = TypeVar("Tree")  # of arrays
 
 
 class StepState(NamedTuple):
@@ -45,6 +48,7 @@ class StepOutputs(NamedTuple):
 
     sampled: jax.Array  # [R] int32; meaningless where the step did not sample
     logprobs: Logprobs  # zeros unless some request of the step asked for them
+    logprobs_by_id: jax.Array  # [R, 128] float32, likewise
     prompt_logprobs: Logprobs  # [T] rows, likewise; of each prompt token's successor
 
 
@@ -110,13 +114,17 @@ def step(
             position=fields.context_len + end - fields.query_start[:-1],
         ),
     )
+    scores = functools.partial(_scores, logprobs_mode, logits, processed)
     scratch_row = state.last_tokens.shape[0] - 1
     row = jnp.where(fields.sample == 1, fields.row, scratch_row)
     outputs = StepOutputs(
         sampled=sampled,
         logprobs=_if_wanted(
             fields.want_logprobs,
-            lambda: top_logprobs(_scores(logprobs_mode, logits, processed), sampled, max_logprobs),
+            lambda: top_logprobs(scores(), sampled, max_logprobs),
+        ),
+        logprobs_by_id=_if_wanted(
+            fields.want_logprobs_by_id, lambda: scores_by_id(scores(), state.rules, fields.row)
         ),
         prompt_logprobs=_if_wanted(
             fields.want_prompt_logprobs,
@@ -124,7 +132,7 @@ def step(
                 token_logprobs,
                 hidden,
                 fields.prompt_targets,
-                lambda part: jax.nn.log_softmax(compute_logits(config, params, part)),
+                lambda part: _prompt_scores(logprobs_mode, compute_logits(config, params, part)),
                 min(max_logprobs, MOST_PROMPT_LOGPROBS),
             ),
         ),
@@ -139,11 +147,15 @@ def step(
 
 def _scores(mode: str, logits: jax.Array, processed: jax.Array) -> jax.Array:
     """What vLLM's ``--logprobs-mode`` reports: of the model, or after the request's own fields."""
-    values = processed if mode.startswith("processed") else logits
-    return jax.nn.log_softmax(values) if mode.endswith("logprobs") else values
+    return _prompt_scores(mode, processed if mode.startswith("processed") else logits)
 
 
-def _if_wanted(flag: jax.Array, compute: Callable[[], Logprobs]) -> Logprobs:
+def _prompt_scores(mode: str, logits: jax.Array) -> jax.Array:
+    """Likewise of a prompt's tokens, which nothing processes."""
+    return jax.nn.log_softmax(logits) if mode.endswith("logprobs") else logits
+
+
+def _if_wanted(flag: jax.Array, compute: Callable[[], Tree]) -> Tree:
     """What ``compute`` gives where the flag is set, else zeros that cost nothing."""
     nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(compute))
     return lax.cond(flag[0] == 1, compute, lambda: nothing)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from vllm.sampling_params import SamplingParams
 
+from vllm_ironwood.runner.thinking_budget import ReasoningMarkers
 from vllm_ironwood.runner.token_rules import RuleTables, asks_for_rules, rules_of
 
 # vLLM's top_k of 0 and -1 both mean "all"; the device needs one spelling of it.
@@ -22,7 +23,8 @@ SAMPLING = np.dtype(
         ("top_p", np.float32),
         ("top_k", np.int32),  # TOP_K_ALL: no limit
         ("seed", np.uint32),  # of the request's random stream
-        ("num_logprobs", np.int32),  # -1: none asked for
+        ("num_logprobs", np.int32),  # -1: none asked for; 0: that of the sampled token
+        ("num_logprob_ids", np.int32),  # tokens whose logprobs are asked for by id
         ("num_prompt_logprobs", np.int32),  # likewise
         ("min_p", np.float32),
         ("presence_penalty", np.float32),
@@ -64,6 +66,7 @@ class RequestTable:
         block_size: int,
         state_block_size: int,
         engine_seed: int,
+        markers: ReasoningMarkers | None = None,
     ) -> None:
         n = max_requests
         self.capacity = n
@@ -81,6 +84,7 @@ class RequestTable:
         self._free_rows = list(range(n - 1, -1, -1))
         self._preempted: dict[str, np.void] = {}
         self._params: dict[str, SamplingParams] = {}
+        self._markers = markers
         self._random = np.random.default_rng(engine_seed)
 
     def __len__(self) -> int:
@@ -159,7 +163,12 @@ class RequestTable:
             return None
         known = self.tokens[row, : self.known_len[row]]
         prompt, generated = np.split(known, [record["prompt_len"]])
-        return row, rules_of(self._params[request_id], prompt, generated, vocab)
+        params = self._params[request_id]
+        return row, rules_of(params, prompt, generated, vocab, self._markers)
+
+    def logprob_ids(self, request_id: str) -> list[int]:
+        """Tokens that a live request asks the logprobs of by id."""
+        return self._params[request_id].logprob_token_ids or []
 
     def _take_row(self, request_id: str) -> int:
         if not self._free_rows:
@@ -177,7 +186,8 @@ class RequestTable:
             params.top_p,
             params.top_k if 0 < params.top_k <= LARGEST_TOP_K else TOP_K_ALL,
             seed,
-            _num_logprobs(params.logprobs),
+            _num_logprobs(params),
+            len(params.logprob_token_ids or ()),
             -1 if params.prompt_logprobs is None else params.prompt_logprobs,
             params.min_p,
             params.presence_penalty,
@@ -200,10 +210,12 @@ class RequestTable:
         self.states_used[row] = _append(self.states[row], 0, state_ids)
 
 
-def _num_logprobs(asked: int | None) -> int:
-    if asked is None:
+def _num_logprobs(params: SamplingParams) -> int:
+    if params.logprob_token_ids:
+        return 0  # those by id stand in the place of the likeliest
+    if params.logprobs is None:
         return -1
-    return ALL_LOGPROBS if asked == -1 else asked
+    return ALL_LOGPROBS if params.logprobs == -1 else params.logprobs
 
 
 def _append(table_row: np.ndarray, count: int, ids: Sequence[int]) -> int:

@@ -40,6 +40,7 @@ class PackedFields(NamedTuple):
     frequency_penalty: jax.Array | np.ndarray  # [R] float32
     repetition_penalty: jax.Array | np.ndarray  # [R] float32
     want_logprobs: jax.Array | np.ndarray  # [1] int32
+    want_logprobs_by_id: jax.Array | np.ndarray  # [1] int32
     want_prompt_logprobs: jax.Array | np.ndarray  # [1] int32
     prompt_targets: jax.Array | np.ndarray  # [T] int32 the prompt's next token; -1: not asked
     has_grammar: jax.Array | np.ndarray  # [1] int32: the step's bitmask bars tokens
@@ -70,6 +71,7 @@ def field_shapes(bucket: Bucket, pages_per_request: int) -> PackedFields:
         frequency_penalty=each,
         repetition_penalty=each,
         want_logprobs=(1,),
+        want_logprobs_by_id=(1,),
         want_prompt_logprobs=(1,),
         prompt_targets=(tokens,),
         has_grammar=(1,),

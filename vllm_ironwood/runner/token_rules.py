@@ -4,18 +4,33 @@
 Penalties count what a request generated, and with asynchronous scheduling the host does not
 know the last token yet; so counts and recent tokens live on the device and every step updates
 them there. A row is written when its request is admitted or resumes, and only if the request
-asks for any of it: others pay nothing.
+asks for any of it: others pay nothing. Tokens whose logprobs a request asks for by id stand in
+its row too, so that they are sent once and not with every step.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from vllm.sampling_params import SamplingParams
 
-from vllm_ironwood.runner.limits import LONGEST_BAD_WORD, MOST_BAD_WORDS
+from vllm_ironwood.runner.limits import (
+    LONGEST_BAD_WORD,
+    MOST_BAD_WORDS,
+    MOST_LOGPROB_TOKEN_IDS,
+)
+from vllm_ironwood.runner.thinking_budget import (
+    ReasoningMarkers,
+    ThinkingRows,
+    count_token,
+    force_end,
+    no_rows,
+    thinking_row,
+)
+
+Rows = TypeVar("Rows", bound=NamedTuple)
 
 _IN_PROMPT, _IS_STOP = 1, 2
 _ANY_TOKEN = -1  # in a bad word's unused front: matches whatever was generated
@@ -33,6 +48,8 @@ class RuleTables(NamedTuple):
     counts: jax.Array | np.ndarray  # [N + 1, V] int32: how often it was generated
     recent: jax.Array | np.ndarray  # [N + 1, W] int32 last generated tokens, the newest last
     bad_words: jax.Array | np.ndarray  # [N + 1, B, W + 1] int32, right-aligned
+    logprob_ids: jax.Array | np.ndarray  # [N + 1, 128] int32 tokens to report on; unused: 0
+    thinking: ThinkingRows
 
 
 class RuleInputs(NamedTuple):
@@ -54,6 +71,8 @@ def empty_tables(max_requests: int, vocab: int) -> RuleTables:
         counts=jnp.zeros((rows, vocab), jnp.int32),
         recent=jnp.full((rows, LONGEST_BAD_WORD - 1), _NO_TOKEN, jnp.int32),
         bad_words=jnp.full((rows, MOST_BAD_WORDS, LONGEST_BAD_WORD), _ANY_TOKEN, jnp.int32),
+        logprob_ids=jnp.zeros((rows, MOST_LOGPROB_TOKEN_IDS), jnp.int32),
+        thinking=no_rows(rows),
     )
 
 
@@ -67,13 +86,23 @@ def asks_for_rules(params: SamplingParams) -> bool:
         or params.allowed_token_ids is not None
         or params.bad_words_token_ids
         or params.min_tokens
+        or params.logprob_token_ids
+        or params.thinking_token_budget is not None
     )
 
 
 def rules_of(
-    params: SamplingParams, prompt: Sequence[int], generated: Sequence[int], vocab: int
+    params: SamplingParams,
+    prompt: Sequence[int],
+    generated: Sequence[int],
+    vocab: int,
+    markers: ReasoningMarkers | None = None,
 ) -> RuleTables:
-    """The row of a request that has generated these tokens so far."""
+    """The row of a request that has generated these tokens so far.
+
+    Args:
+        markers: of the engine's reasoning; without them there is no thinking budget.
+    """
     bias = np.zeros(vocab, np.float32)
     if params.allowed_token_ids is not None:
         bias[:] = -np.inf
@@ -91,11 +120,16 @@ def rules_of(
     for i, word in enumerate(params.bad_words_token_ids or ()):
         bad_words[i, LONGEST_BAD_WORD - len(word) :] = word
     counts = np.bincount(past, minlength=vocab).astype(np.int32)
-    return RuleTables(bias, flags, counts, recent, bad_words)
+    logprob_ids = np.zeros(MOST_LOGPROB_TOKEN_IDS, np.int32)
+    asked = params.logprob_token_ids or ()
+    logprob_ids[: len(asked)] = asked
+    tokens = np.concatenate([np.asarray(prompt, np.int32), np.asarray(generated, np.int32)])
+    thinking = thinking_row(params.thinking_token_budget, markers, tokens)
+    return RuleTables(bias, flags, counts, recent, bad_words, logprob_ids, thinking)
 
 
-def set_row(tables: RuleTables, row: jax.Array, rules: RuleTables) -> RuleTables:
-    """``tables`` with one row replaced."""
+def set_row(tables: Rows, row: jax.Array, rules: Rows) -> Rows:
+    """``tables`` with the rows ``row`` (a scalar, or ``[R]``) replaced."""
     return jax.tree.map(lambda table, new: table.at[row].set(new), tables, rules)
 
 
@@ -106,7 +140,7 @@ def apply_rules(logits: jax.Array, tables: RuleTables, inputs: RuleInputs) -> ja
     of Keskar et al. 2019, arXiv 1909.05858, section 4.1 (repetition; over the prompt too).
 
     Args:
-        logits: float32 ``[R, V]``.
+        logits: float32 ``[R, V]``, -inf where a grammar bars a token.
 
     Returns:
         float32 ``[R, V]``, -inf where a token is barred.
@@ -123,6 +157,8 @@ def apply_rules(logits: jax.Array, tables: RuleTables, inputs: RuleInputs) -> ja
         x = jnp.where(repeated, jnp.where(x > 0, x / repetition, x * repetition), x)
         x -= inputs.frequency_penalty[:, None] * counts
         x -= inputs.presence_penalty[:, None] * generated
+        thinking = jax.tree.map(lambda table: table[inputs.row], tables.thinking)
+        x = force_end(x, thinking, logits > -jnp.inf)
         return jnp.where(inputs.in_use[:, None], x, logits)
 
     return jax.lax.cond(jnp.any(inputs.in_use), ruled, lambda x: x, logits)
@@ -135,10 +171,17 @@ def count_sampled(
     scratch = tables.counts.shape[0] - 1
     row = jnp.where(inputs.in_use & was_sampled, inputs.row, scratch)
     shifted = jnp.concatenate([tables.recent[row, 1:], sampled[:, None]], axis=1)
+    thinking = count_token(jax.tree.map(lambda table: table[row], tables.thinking), sampled)
     return tables._replace(
         counts=tables.counts.at[row, sampled].add(1),
         recent=tables.recent.at[row].set(shifted),
+        thinking=set_row(tables.thinking, row, thinking),
     )
+
+
+def scores_by_id(scores: jax.Array, tables: RuleTables, row: jax.Array) -> jax.Array:
+    """Of the tokens that each request asks about: float32 ``[R, 128]`` of ``[R, V]``."""
+    return jnp.take_along_axis(scores, tables.logprob_ids[row], axis=-1)
 
 
 def _bar_bad_words(x: jax.Array, recent: jax.Array, words: jax.Array) -> jax.Array:
