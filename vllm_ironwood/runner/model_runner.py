@@ -164,6 +164,7 @@ class ModelRunner:
                     blocks[STATE_GROUP],
                 )
                 self._set_rules(request_id)
+                self._prompts.restart(request_id)
             elif blocks is not None:
                 requests.append_blocks(request_id, blocks[ATTENTION_GROUP], blocks[STATE_GROUP])
         requests.computed[requests.rows(cached.req_ids)] = cached.num_computed_tokens
@@ -200,13 +201,12 @@ class ModelRunner:
         }
         fields.want_logprobs_by_id[0] = bool(logprob_ids)
 
-        prompt_parts = parts_of_step(requests, request_ids, rows, new_tokens)
-        self._prompts.expect(prompt_parts)
+        prompt_parts = self._prompts.expect(parts_of_step(requests, request_ids, rows, new_tokens))
         for part in prompt_parts:
             row = requests.rows([part.request_id])[0]
             end = part.start + part.rows.stop - part.rows.start
             fields.prompt_targets[part.rows] = requests.tokens[row, part.start + 1 : end + 1]
-            fields.want_prompt_logprobs[0] = 1
+            fields.want_prompt_logprobs[0] |= end > part.start
         bitmask = None
         if grammar_output is not None:
             fields.has_grammar[0] = 1

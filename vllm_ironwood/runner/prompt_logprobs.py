@@ -43,13 +43,15 @@ def token_logprobs(
 
 
 class Part(NamedTuple):
-    """What one step computes of one prompt."""
+    """What one step computes of one prompt; nothing where all its targets are behind."""
 
     request_id: str
     rows: slice  # token rows of the step
     start: int  # position of the first of them
     prompt_len: int
     num_logprobs: int
+    samples: bool  # the step also samples for the request
+    attempt: int = 0  # how often its prompt had been started anew
 
 
 def parts_of_step(
@@ -58,12 +60,13 @@ def parts_of_step(
     """The parts that somebody asked for; the last token of a prompt has no target in it."""
     sampling = requests.sampling[rows]
     context = requests.computed[rows]
-    wanted = (sampling["num_prompt_logprobs"] >= 0) & (context + 1 < sampling["prompt_len"])
+    known = requests.known_len[rows]
+    wanted = (sampling["num_prompt_logprobs"] >= 0) & (context < known)
     starts = np.cumsum(new_tokens) - new_tokens
     parts = []
     for i in np.flatnonzero(wanted):
         prompt_len = int(sampling["prompt_len"][i])
-        count = min(int(new_tokens[i]), prompt_len - 1 - int(context[i]))
+        count = max(0, min(int(new_tokens[i]), prompt_len - 1 - int(context[i])))
         parts.append(
             Part(
                 request_id=request_ids[i],
@@ -71,25 +74,38 @@ def parts_of_step(
                 start=int(context[i]),
                 prompt_len=prompt_len,
                 num_logprobs=int(sampling["num_prompt_logprobs"][i]),
+                samples=bool(context[i] + new_tokens[i] >= known[i]),
             )
         )
     return parts
 
 
 class PromptLogprobs:
-    """Collects the parts of each prompt until it is whole.
+    """Collects the parts of each prompt and hands it over once, beside a sampled token.
 
-    A step's output may arrive after its request is gone: only prompts that are expected and
-    not forgotten since are collected.
+    vLLM's scheduler takes nothing from a step that sampled nothing for the request. A step's
+    output may arrive after its request is gone, or after it was preempted and began anew: a
+    part counts only if its prompt is awaited and was not started again since.
     """
 
     def __init__(self) -> None:
-        self._expected: set[str] = set()
+        self._attempts: dict[str, int] = {}  # of the prompts that are awaited
         self._collected: dict[str, Logprobs] = {}
+        self._delivered: set[str] = set()
 
-    def expect(self, parts: list[Part]) -> None:
-        """A step that computes these parts was dispatched."""
-        self._expected.update(part.request_id for part in parts)
+    def expect(self, parts: list[Part]) -> list[Part]:
+        """A step is about to compute these parts; returns those that are still wanted."""
+        return [
+            part._replace(attempt=self._attempts.setdefault(part.request_id, 0))
+            for part in parts
+            if part.request_id not in self._delivered
+        ]
+
+    def restart(self, request_id: str) -> None:
+        """A preempted request resumes: what is in flight of its prompt is computed again."""
+        if request_id in self._attempts:
+            self._attempts[request_id] += 1
+            self._collected.pop(request_id, None)
 
     def add(self, parts: list[Part], step: Logprobs) -> dict[str, LogprobsTensors]:
         """Take in a step's parts.
@@ -98,11 +114,12 @@ class PromptLogprobs:
             step: the step's logprobs on the host, a row per token row.
 
         Returns:
-            The prompts that are whole now.
+            The prompts to hand over with this step.
         """
         whole = {}
         for part in parts:
-            if part.request_id not in self._expected:
+            request_id = part.request_id
+            if self._attempts.get(request_id) != part.attempt:
                 continue
             columns = 1 + part.num_logprobs
             found = Logprobs(
@@ -110,21 +127,22 @@ class PromptLogprobs:
                 logprobs=step.logprobs[part.rows, :columns],
                 ranks=step.ranks[part.rows],
             )
-            if part.request_id not in self._collected:
-                self._collected[part.request_id] = _room_for(part.prompt_len - 1, found)
-            collected = self._collected[part.request_id]
-            end = part.start + len(found.ranks)
+            if request_id not in self._collected:
+                self._collected[request_id] = _room_for(part.prompt_len - 1, found)
+            collected = self._collected[request_id]
             for into, values in zip(collected, found, strict=True):
-                into[part.start : end] = values
-            if end == part.prompt_len - 1:
-                self.forget(part.request_id)
-                whole[part.request_id] = LogprobsTensors(*map(torch.from_numpy, collected))
+                into[part.start : part.start + len(values)] = values
+            if part.samples:
+                self.forget(request_id)
+                self._delivered.add(request_id)
+                whole[request_id] = LogprobsTensors(*map(torch.from_numpy, collected))
         return whole
 
     def forget(self, request_id: str) -> None:
-        """Nothing more is wanted of this prompt, if anything ever was."""
-        self._expected.discard(request_id)
+        """The request is gone, or nothing more is wanted of its prompt."""
+        self._attempts.pop(request_id, None)
         self._collected.pop(request_id, None)
+        self._delivered.discard(request_id)
 
 
 def _room_for(length: int, found: Logprobs) -> Logprobs:
