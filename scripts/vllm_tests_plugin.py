@@ -38,15 +38,15 @@ DROPPED_ARGUMENTS = frozenset({"compilation_config", "kernel_config"})
 REASON_LENGTH = 300
 
 
-def dtype_on_tpu(dtype: Any) -> Any:
-    """float16 is refused on a TPU; its tests mean: a short one."""
-    return "bfloat16" if dtype in ("half", "float16") else dtype
+def supported_dtype(dtype: Any) -> Any:
+    """float32 for float16, which is refused; some tests compare numbers with transformers'."""
+    return "float32" if dtype in ("half", "float16") else dtype
 
 
 def llm_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments of `LLM` for the checkpoint on the CPU, from those of a test."""
     result = {key: value for key, value in arguments.items() if key not in DROPPED_ARGUMENTS}
-    result["dtype"] = dtype_on_tpu(result.get("dtype") or "auto")
+    result["dtype"] = supported_dtype(result.get("dtype") or "auto")
     result["max_model_len"] = min(result.get("max_model_len") or MAX_MODEL_LEN, MAX_MODEL_LEN)
     result["max_num_seqs"] = min(result.get("max_num_seqs") or MAX_NUM_SEQS, MAX_NUM_SEQS)
     if result.get("enable_chunked_prefill") is not False:
@@ -86,7 +86,7 @@ def serve_arguments(arguments: Sequence[str]) -> list[str]:
         elif name in values:
             values[name] = given
         elif name == "--dtype":
-            result += [name, *map(dtype_on_tpu, given)]
+            result += [name, *map(supported_dtype, given)]
         else:
             result += [name, *given]
     for name, given in values.items():
@@ -163,6 +163,20 @@ def rewrite_llm() -> None:
     LLM.__init__ = start
 
 
+def rewrite_references() -> None:
+    """Let the tests' helper for transformers compute on the CPU, in the dtype of the engine."""
+    from tests.conftest import HfRunner
+
+    original = HfRunner.__init__
+
+    @functools.wraps(original)
+    def start(self, model, dtype="auto", **arguments):
+        original(self, model, supported_dtype(dtype), **arguments)
+
+    HfRunner.__init__ = start
+    HfRunner.get_default_device = lambda self: "cpu"
+
+
 def rewrite_servers() -> None:
     """Let every server of the tests' own helper go through `serve_arguments`."""
     from tests.utils import RemoteVLLMServer
@@ -184,4 +198,5 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """After the tests' own conftest.py has been loaded, before any of them is collected."""
     rewrite_llm()
+    rewrite_references()
     rewrite_servers()

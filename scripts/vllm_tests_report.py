@@ -20,7 +20,7 @@ INTRODUCTION = """\
 The tests of vLLM {version}'s source release for sampling and for the text entry points, run on this
 plugin on the CPU with `examples/demo_checkpoint`. The tests are not edited: the names of models in
 them lead to that checkpoint, and the arguments of engines and servers are rewritten (`device: cpu`,
-at most 2048 tokens of context and 16 requests at once, bfloat16 for float16, no LoRA adapters).
+at most 2048 tokens of context and 16 requests at once, float32 for float16, no LoRA adapters).
 A compile after the start is fatal in all of them.
 
 ```bash

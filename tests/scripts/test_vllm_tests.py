@@ -58,7 +58,7 @@ def test_servers_get_the_cpu_and_small_limits(plugin):
     arguments = plugin.serve_arguments(given)
     assert option(arguments, "--max-model-len") == "2048"
     assert option(arguments, "--max-num-seqs") == "16"
-    assert option(arguments, "--dtype") == "bfloat16"
+    assert option(arguments, "--dtype") == "float32"
     assert json.loads(option(arguments, "--additional-config"))["device"] == "cpu"
     assert "--enforce-eager" in arguments
 
@@ -88,7 +88,7 @@ def test_engines_get_the_cpu_and_small_limits(plugin):
     arguments = plugin.llm_arguments({**given, "additional_config": {"state_slots": 3}})
     assert arguments["max_model_len"] == 2048
     assert arguments["max_num_seqs"] == 16
-    assert arguments["dtype"] == "bfloat16"
+    assert arguments["dtype"] == "float32"
     assert arguments["max_num_batched_tokens"] == 512
     assert arguments["additional_config"] == {"state_slots": 3, **plugin.ADDITIONAL_CONFIG}
     assert "kernel_config" not in arguments
