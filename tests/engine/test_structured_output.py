@@ -109,3 +109,40 @@ def test_an_impossible_grammar_fails_alone(llm):
     with pytest.raises(VLLMValidationError, match=r"(?i)regex"):
         ask(llm, structured(regex="(unclosed"))
     assert ask(llm, structured(choice=["yes"])) == ["yes"] * len(PROMPTS)
+
+
+def test_preempted_requests_keep_their_place_in_the_grammar(llm, tiny_checkpoint):
+    params = structured(1.0, regex="[a-f]{120}")
+    alone = [ask(llm, params, [prompt])[0] for prompt in PROMPTS]
+    with engine(
+        tiny_checkpoint,
+        max_num_batched_tokens=129,
+        max_num_seqs=8,
+        num_gpu_blocks_override=6,
+        async_scheduling=llm.llm_engine.vllm_config.scheduler_config.async_scheduling,
+    ) as starving:
+        assert ask(starving, params) == alone
+        [preemptions] = [m for m in starving.get_metrics() if m.name == "vllm:num_preemptions"]
+        assert preemptions.value > 0
+    for text in alone:
+        assert re.fullmatch("[a-f]{120}", text)
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "guidance", "outlines"])
+def test_every_backend_of_vllm_that_works_is_honoured(tiny_checkpoint, backend):
+    """Numbers have no bounds here: outlines does not enforce them."""
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "legs": {"enum": [2, 4]}}}
+    grammars = {
+        "choice": KINDS["choice"][0],
+        "regex": KINDS["regex"][0],
+        "json": {"json": json.dumps(schema), "disable_any_whitespace": True},
+    }
+    with engine(
+        tiny_checkpoint,
+        max_num_batched_tokens=129,
+        max_num_seqs=8,
+        structured_outputs_config={"backend": backend},
+    ) as llm:
+        for kind, grammar in grammars.items():
+            for text in ask(llm, structured(1.0, **grammar), PROMPTS[:3]):
+                assert KINDS[kind][1](text), text

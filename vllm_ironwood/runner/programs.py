@@ -203,9 +203,6 @@ def _compiled_step(
     return run.lower(params, state, packed, bitmask).compile(dict(options))
 
 
-_SET_ROW = jax.jit(set_row, donate_argnums=0)
-
-
 class Programs:
     """The compiled programs by bucket, and the only place that compiles one.
 
@@ -232,6 +229,7 @@ class Programs:
         self._forbid = forbid_recompilation
         self._on_late_compile = on_late_compile
         self._compiled: dict[Bucket, Callable] = {}
+        self._set_row: Callable[..., RuleTables] | None = None
         self._bitmasks: dict[int, jax.Array] = {}
         self._sealed = False
         self.num_late_compiles = 0
@@ -251,6 +249,9 @@ class Programs:
         for bucket in buckets:
             self._compiled[bucket] = self._compile(bucket, params, state)
             on_done(bucket)
+        # Ahead of time: jit would compile again once the tables come out of a step's program.
+        row = np.int32(0), rules_of(SamplingParams(), [], [], self.vocab_size)
+        self._set_row = jax.jit(set_row, donate_argnums=0).lower(state.rules, *row).compile()
 
     @property
     def vocab_size(self) -> int:
@@ -258,10 +259,10 @@ class Programs:
 
     def set_rules(self, state: StepState, row: int, rules: RuleTables) -> StepState:
         """Write one request's row of the token rules."""
-        return state._replace(rules=_SET_ROW(state.rules, np.int32(row), rules))
+        return state._replace(rules=self._set_row(state.rules, np.int32(row), rules))
 
     def clear_scratch_rules(self, state: StepState) -> StepState:
-        """The same program for a row that nobody reads: compiled before it is needed."""
+        """The same program for a row that nobody reads, so that no first request is slow."""
         scratch = state.last_tokens.shape[0] - 1
         return self.set_rules(state, scratch, rules_of(SamplingParams(), [], [], self.vocab_size))
 
