@@ -58,14 +58,16 @@ def parts_of_step(
     requests: RequestTable, request_ids: list[str], rows: np.ndarray, new_tokens: np.ndarray
 ) -> list[Part]:
     """The parts that somebody asked for; the last token of a prompt has no target in it."""
-    sampling = requests.sampling[rows]
+    asked = requests.sampling["num_prompt_logprobs"][rows]
+    if asked.max() < 0:
+        return []
     context = requests.computed[rows]
     known = requests.known_len[rows]
-    wanted = (sampling["num_prompt_logprobs"] >= 0) & (context < known)
+    wanted = (asked >= 0) & (context < known)
     starts = np.cumsum(new_tokens) - new_tokens
     parts = []
     for i in np.flatnonzero(wanted):
-        prompt_len = int(sampling["prompt_len"][i])
+        prompt_len = int(requests.sampling["prompt_len"][rows[i]])
         count = max(0, min(int(new_tokens[i]), prompt_len - 1 - int(context[i])))
         parts.append(
             Part(
@@ -73,7 +75,7 @@ def parts_of_step(
                 rows=slice(int(starts[i]), int(starts[i]) + count),
                 start=int(context[i]),
                 prompt_len=prompt_len,
-                num_logprobs=int(sampling["num_prompt_logprobs"][i]),
+                num_logprobs=int(asked[i]),
                 samples=bool(context[i] + new_tokens[i] >= known[i]),
             )
         )
