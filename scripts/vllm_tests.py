@@ -192,7 +192,7 @@ def run_file(file: TestFile, cache: Path, timeout: float) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if not results.exists():
-        raise VllmTestsError(f"pytest collected nothing of {file.path}; read {log}")
+        print(f"  pytest collected nothing; read {log}", flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -178,6 +178,13 @@ def rewrite_references() -> None:
     HfRunner.get_default_device = lambda self: "cpu"
 
 
+def count_devices() -> None:
+    """Answer the tests' decorators that skip for want of GPUs; vLLM's platform class does not."""
+    from vllm.platforms import current_platform
+
+    type(current_platform).device_count = classmethod(lambda cls: 1)
+
+
 def rewrite_servers() -> None:
     """Let every server of the tests' own helper go through `serve_arguments`."""
     from tests.utils import RemoteVLLMServer
@@ -198,6 +205,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """After the tests' own conftest.py has been loaded, before any of them is collected."""
+    count_devices()
     rewrite_llm()
     rewrite_references()
     rewrite_servers()
